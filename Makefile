@@ -1,0 +1,95 @@
+# Everything is built and tested from here; `make` lists the targets. Programs are static Go: no C compiler is needed.
+MODULE   := github.com/hibernate-runtime/hibernate
+VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+PREFIX   ?= /usr/local
+DESTDIR  ?=
+JOBS     ?= 2
+PROGRAMS := containerd-shim-hibernate-v1 hibernated hibernatectl hibernate-helper
+IMAGES   ?=
+
+export CGO_ENABLED := 0
+export GOFLAGS     := -buildvcs=false
+
+RING    := sh tools/ring.sh
+TOOLS   := .tools
+LDFLAGS := -s -w -X $(MODULE)/internal/version.Version=$(VERSION)
+ROOT_RINGS = HIBERNATE_REQUIRE_ROOT=1
+
+# A package is of the root ring when its tests import testroot, of the end-to-end ring when it is below integration
+# and does; all others are the unit ring.
+LIST = go list -f '{{$$r := "unit"}}{{range .TestImports}}{{if eq . "$(MODULE)/internal/testroot"}}{{$$r = "root"}}{{end}}{{end}}{{range .XTestImports}}{{if eq . "$(MODULE)/internal/testroot"}}{{$$r = "root"}}{{end}}{{end}}{{$$r}} {{.ImportPath}}' ./...
+UNIT = $(shell $(LIST) | awk '$$1 == "unit" { print $$2 }')
+ROOT = $(shell $(LIST) | awk '$$1 == "root" && $$2 !~ "^$(MODULE)/integration" { print $$2 }')
+E2E  = $(shell $(LIST) | awk '$$1 == "root" && $$2 ~ "^$(MODULE)/integration" { print $$2 }')
+
+.DEFAULT_GOAL := help
+.PHONY: help build tools images protos deps test check fmt vet staticcheck unit root e2e race demo bench install clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: deps tools images build ## The main job, shown: redis sleeps when idle and wakes when someone talks to it (root)
+	@go run ./integration/demo
+
+test: deps tools images build ## Everything that is tested: checks, then the rings unit, root and e2e (root)
+	@$(RING) check $(MAKE) --no-print-directory check
+	@$(RING) unit $(MAKE) --no-print-directory unit
+	@$(RING) root $(MAKE) --no-print-directory root
+	@$(RING) e2e $(MAKE) --no-print-directory e2e
+
+bench: deps tools images build ## Measure, print a table and write .bench/bench.jsonl (root)
+	@go run ./integration/bench
+
+build: ## Build the programs into bin/
+	@mkdir -p bin
+	@go build -trimpath -p $(JOBS) -ldflags '$(LDFLAGS)' -o bin/ $(addprefix ./cmd/,$(PROGRAMS))
+
+tools: ## Build the pinned outside programs (runsc, containerd, CNI plugins, …) once, and link them in .tools/
+	@go run ./tools/toolchain -p $(JOBS)
+
+images: tools ## Pack the test images from Debian packages once, and link them in .tools/images/
+	@go build -o $(TOOLS)/testserver -trimpath -ldflags '-s -w' ./integration/testserver
+	@cd integration/images && go run . -links $(CURDIR)/$(TOOLS)/images -testserver $(CURDIR)/$(TOOLS)/testserver $(IMAGES)
+
+protos: ## Generate api/*/v1/*.go from the protos
+	@sh tools/deps.sh protos
+	@go run ./tools/toolchain protoc
+	@for p in api/*/v1/*.proto; do \
+	  PATH="$(CURDIR)/$(TOOLS):$$PATH" protoc -I . --go_out=. --go_opt=paths=source_relative \
+	    --go-ttrpc_out=. --go-ttrpc_opt=paths=source_relative $$p || exit 1; done
+
+deps: ## Install the Debian packages that tests and the demo need, when missing (root)
+	@sh tools/deps.sh
+
+check: fmt vet staticcheck ## gofmt, go vet and staticcheck
+
+fmt: ## Fail when a file is not as gofmt has it
+	@out=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); [ -z "$$out" ] || { echo "not gofmt'ed:"; echo "$$out"; exit 1; }
+
+vet: ## go vet, this module and the nested ones
+	@go vet ./...
+	@cd integration/images && go vet ./...
+
+staticcheck: ## staticcheck
+	@go run ./tools/toolchain staticcheck
+	@$(TOOLS)/staticcheck ./...
+
+unit: ## Tests that need no root
+	@go test -p $(JOBS) -timeout 5m $(UNIT)
+	@cd integration/images && go test ./...
+
+root: ## Tests of single packages with the kernel and real runsc (root)
+	@$(ROOT_RINGS) go test -p 1 -timeout 10m $(ROOT)
+
+e2e: ## Tests of the whole, with real containerd, runsc and servers (root)
+	@$(ROOT_RINGS) go test -p 1 -timeout 30m $(E2E)
+
+race: ## The unit ring under the race detector (needs a C compiler)
+	@CGO_ENABLED=1 go test -race -p $(JOBS) -timeout 10m $(UNIT)
+
+install: build ## Install the programs below $(DESTDIR)$(PREFIX)/bin
+	install -d $(DESTDIR)$(PREFIX)/bin
+	install -m 0755 $(addprefix bin/,$(PROGRAMS)) $(DESTDIR)$(PREFIX)/bin/
+
+clean: ## Remove what was built here; the user's cache of tools and images stays
+	rm -rf bin $(TOOLS) .bench

@@ -1,0 +1,30 @@
+package main
+
+import "testing"
+
+func TestRequiredVersion(t *testing.T) {
+	const gomod = "module m\n\ngo 1.26\n\nrequire (\n\texample.org/a v1.2.3 // indirect\n\texample.org/ab v4.5.6\n)\n\nrequire example.org/c v0.0.0-1-2\n"
+	for module, want := range map[string]string{
+		"example.org/a": "v1.2.3", "example.org/ab": "v4.5.6", "example.org/c": "v0.0.0-1-2",
+	} {
+		if got, err := requiredVersion(gomod, module); err != nil || got != want {
+			t.Errorf("requiredVersion(%s) = %q, %v; want %q", module, got, err, want)
+		}
+	}
+	if _, err := requiredVersion(gomod, "example.org/d"); err == nil {
+		t.Error("a module that is not there: want an error")
+	}
+}
+
+func TestChoose(t *testing.T) {
+	if all, err := choose(nil); err != nil || len(all) != len(table) {
+		t.Errorf("choose(nil) = %d tools, %v; want all %d", len(all), err, len(table))
+	}
+	two, err := choose([]string{"cni", "runsc"})
+	if err != nil || len(two) != 2 || two[0].name != "runsc" {
+		t.Errorf("choose(cni, runsc) = %v, %v; want both in the table's order", two, err)
+	}
+	if _, err := choose([]string{"runsk"}); err == nil {
+		t.Error("choose(runsk): want an error that names the known tools")
+	}
+}
