@@ -1,0 +1,196 @@
+package wakeproxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// settleFor bounds how long a survivor of a reset is given to receive what was
+// sent before the reset.
+const settleFor = 5 * time.Second
+
+// serve runs one accepted connection from dial to end.
+func (s *server) serve(fd int, client netip.AddrPort) {
+	defer s.admit.release()
+	defer s.active.Add(-1)
+	d := Drained{Port: s.listener.port, Client: client}
+	start := time.Now()
+	d.Dial, d.Err = s.connect(fd, client, start, &d)
+	d.Took = time.Since(start)
+	s.observer.Drained(d)
+}
+
+func (s *server) connect(fd int, client netip.AddrPort, start time.Time, d *Drained) (time.Duration, error) {
+	from, err := clientSide(fd)
+	if err != nil {
+		return 0, err
+	}
+	to, err := s.dial(client)
+	dial := time.Since(start)
+	if err != nil {
+		from.reset()
+		s.log.Warn("connection reset: the workload can't be reached", "port", d.Port, "client", client, "error", err)
+		return dial, err
+	}
+	c := &conn{client: from, workload: to, server: s}
+	err = c.run(s.connCtx)
+	d.In, d.Out = c.in.Load(), c.out.Load()
+	return dial, err
+}
+
+// dial connects to the workload. Right after a wake its server may need a
+// moment, and it may have fallen asleep again.
+func (s *server) dial(client netip.AddrPort) (*side, error) {
+	ctx, cancel := context.WithTimeout(s.connCtx, s.limits.DialTimeout)
+	defer cancel()
+	refusedUntil := time.Now().Add(s.limits.RefusedFor)
+	pause := backoff{next: 500 * time.Microsecond, last: 100 * time.Millisecond}
+	for {
+		conn, err := s.dialer.Dial(ctx, client, s.listener.port)
+		if err == nil {
+			return workloadSide(conn)
+		}
+		err = fmt.Errorf("dial port %d: %w", s.listener.port, err)
+		refused := errors.Is(err, syscall.ECONNREFUSED)
+		if ctx.Err() != nil || refused && !time.Now().Before(refusedUntil) {
+			return nil, err
+		}
+		if perr := pause.pause(ctx); perr != nil {
+			return nil, err
+		}
+		if refused {
+			continue
+		}
+		if werr := s.waker.wake(ctx, reasonDial); werr != nil {
+			return nil, errors.Join(err, werr)
+		}
+	}
+}
+
+// conn is an established pair of connections.
+type conn struct {
+	client, workload *side
+	server           *server
+	in, out          atomic.Int64
+
+	once sync.Once // the end: guards err
+	err  error
+
+	mu    sync.Mutex // guards each side's ended, silent and dead
+	halfs int        // ways that ended in order
+}
+
+// run passes bytes both ways until both sides have ended, one was reset, or ctx
+// ended. Both sides are closed when it returns.
+func (c *conn) run(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, func() { c.abort(context.Cause(ctx)) })
+	defer stop()
+	var wg sync.WaitGroup
+	wg.Go(func() { c.way(ctx, c.client, c.workload, &c.in, &c.server.in) })
+	c.way(ctx, c.workload, c.client, &c.out, &c.server.out)
+	wg.Wait()
+	return c.err
+}
+
+// way passes bytes one way, then the end of the stream or the reset.
+func (c *conn) way(ctx context.Context, src, dst *side, counters ...*atomic.Int64) {
+	p := pump{src: src, dst: dst, pipes: c.server.pipes, counters: counters, done: ctx.Done()}
+	readErr, writeErr := p.run()
+	switch {
+	case writeErr != nil:
+		c.broken(ctx, dst, src, writeErr)
+		return
+	case readErr == nil:
+		readErr = c.hiddenReset(src)
+	}
+	if readErr == nil {
+		if readErr = c.endOf(src, dst); readErr == nil {
+			readErr = src.watch()
+		}
+	}
+	if readErr != nil {
+		c.failed(ctx, dst, readErr)
+	}
+}
+
+// hiddenReset tells a reset from the end of the stream when the error was
+// already reported to the other way: a socket that has not sent its own end
+// is closed by nothing but a reset.
+func (c *conn) hiddenReset(src *side) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if src.dead != nil {
+		return src.dead
+	}
+	if !src.silent && src.closed() {
+		return syscall.ECONNRESET
+	}
+	return nil
+}
+
+// endOf passes the end of src's stream on to dst. When it is the second, the
+// connection has ended.
+func (c *conn) endOf(src, dst *side) error {
+	c.mu.Lock()
+	src.ended, dst.silent = true, true
+	c.halfs++
+	last := c.halfs == 2
+	c.mu.Unlock()
+	if err := dst.closeWrite(); err != nil && !last {
+		return c.deadOr(dst, nil)
+	}
+	if last {
+		c.once.Do(func() {
+			c.client.close()
+			c.workload.close()
+		})
+	}
+	return nil
+}
+
+func (c *conn) deadOr(s *side, err error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s.dead != nil {
+		return s.dead
+	}
+	return err
+}
+
+// broken handles a side that took no more bytes. What it sent before is still
+// to be delivered, so the way that reads from it goes on to its end.
+func (c *conn) broken(ctx context.Context, dead, survivor *side, err error) {
+	c.mu.Lock()
+	dead.dead = err
+	nobodyReads := dead.ended || !dead.closed()
+	c.mu.Unlock()
+	if nobodyReads {
+		c.failed(ctx, survivor, err)
+	}
+}
+
+// failed resets both sides, once the survivor's socket has sent what came
+// before.
+func (c *conn) failed(ctx context.Context, survivor *side, err error) {
+	c.once.Do(func() {
+		c.err = err
+		survivor.settle(ctx)
+		c.client.reset()
+		c.workload.reset()
+	})
+}
+
+// abort resets both sides at once.
+func (c *conn) abort(err error) {
+	c.once.Do(func() {
+		c.err = err
+		c.client.reset()
+		c.workload.reset()
+	})
+}
