@@ -1,0 +1,126 @@
+// Package config is the configuration of the shim and of the node daemon.
+//
+// A key has a name, a type, a default and a scope; all of them stand in one table (keys.go), from which
+// docs/CONFIGURATION.md is made. Values come in layers, and a later layer replaces single keys of the earlier ones:
+//
+//	default < file < match rules, in order < runtime options < annotations
+//
+// A Config holds the effective values, typed, and for each of them the layer that set it (Settings). The shim saves it
+// in the bundle (Save), because containerd's `delete` action has nothing but the bundle (Read).
+//
+//	cfg, err := config.Load(config.Input{
+//		File:        config.DefaultFile,
+//		Match:       config.Match{Namespace: "default", Image: "docker.io/library/redis:8"},
+//		Annotations: spec.Annotations,
+//	})
+package config
+
+import (
+	"log/slog"
+	"path/filepath"
+	"time"
+)
+
+const (
+	// DefaultFile is read when no other file is named. It need not exist.
+	DefaultFile = "/etc/hibernate/config.toml"
+	// AnnotationPrefix comes before a key's name in an OCI annotation.
+	AnnotationPrefix = "io.containerd.hibernate/"
+)
+
+// Mode says what the idle policy may do with a workload.
+type Mode string
+
+// The modes, from the least to the most that a node lets happen.
+const (
+	ModeOff     Mode = "off"     // plain runsc in the pod's namespace; never sleeps
+	ModeObserve Mode = "observe" // only says what it would do
+	ModeManual  Mode = "manual"  // sleeps when asked to
+	ModeAuto    Mode = "auto"    // sleeps when idle
+)
+
+// RestorePolicy says what follows when no snapshot can be restored.
+type RestorePolicy string
+
+// The restore policies.
+const (
+	RestoreCold  RestorePolicy = "cold"  // start from the image, keep the snapshot
+	RestoreBlock RestorePolicy = "block" // keep the snapshot and wait for a person
+)
+
+// StopPolicy says what SIGTERM does to a workload that sleeps.
+type StopPolicy string
+
+// The stop policies.
+const (
+	StopSignal StopPolicy = "signal" // wake, and deliver the signal
+	StopExit   StopPolicy = "exit"   // end with status 143, without a wake
+)
+
+// Config is the effective configuration of one workload, or of the node. The table in keys.go documents each field.
+type Config struct {
+	RunDir, DataDir string
+
+	Runsc, Helper, Platform string
+	RunscFlags              []string
+	AllowNetAdmin           bool
+	MinFreeDisk             uint64 // bytes
+
+	Mode             Mode
+	IdleTimeout      time.Duration
+	MinAwake         time.Duration
+	Ports            []uint16 // nil: found at hibernation; empty: none
+	OnRestoreFailure RestorePolicy
+	OnStop           StopPolicy
+	WakeTimeout      time.Duration
+	ExecIdleTimeout  time.Duration // 0: an exec counts however silent it is
+
+	MetricsAddress string // "": not served
+	LogLevel       slog.Level
+	PollInterval   time.Duration
+	IdleTimeoutMax time.Duration
+	CPUThreshold   int // percent of one core
+	CPUWindow      time.Duration
+
+	sources map[string]string
+}
+
+// Setting is one effective value, as text, and the layer that it comes from: default, file, match[n] (counted from
+// 1), options or annotation.
+type Setting struct {
+	Key, Value, Source string
+}
+
+// Settings returns all effective values, in the table's order.
+func (c *Config) Settings() []Setting {
+	var out []Setting
+	for _, k := range Keys() {
+		if !k.Pending {
+			out = append(out, Setting{k.Name, display(k.get(c)), c.Source(k.Name)})
+		}
+	}
+	return out
+}
+
+// Source returns the layer that the key's value comes from.
+func (c *Config) Source(key string) string {
+	if s, ok := c.sources[key]; ok {
+		return s
+	}
+	return SourceDefault
+}
+
+// RunscRoot is runsc's --root.
+func (c *Config) RunscRoot() string { return filepath.Join(c.RunDir, "runsc") }
+
+// NetnsDir holds the inner network namespaces, as <namespace>/<id>.
+func (c *Config) NetnsDir() string { return filepath.Join(c.RunDir, "netns") }
+
+// ShimsDir holds the shims' records, as <namespace>/<id>.json.
+func (c *Config) ShimsDir() string { return filepath.Join(c.RunDir, "shims") }
+
+// RegistrationSocket is where the daemon takes the shims' listeners.
+func (c *Config) RegistrationSocket() string { return filepath.Join(c.RunDir, "hibernated.sock") }
+
+// APISocket is where the daemon serves its ttrpc API.
+func (c *Config) APISocket() string { return filepath.Join(c.RunDir, "api.sock") }

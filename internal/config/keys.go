@@ -1,0 +1,192 @@
+package config
+
+import (
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	day   = 24 * time.Hour
+	month = 30 * day
+)
+
+// Keys returns the table, in the order that documents and listings have. The caller must not change it.
+func Keys() []Key { return table() }
+
+var table = sync.OnceValue(func() []Key {
+	return slices.Concat(nodeKeys(), runtimeKeys(), workloadKeys(), daemonKeys(), pendingKeys())
+})
+
+func nodeKeys() []Key {
+	return []Key{
+		setting[string]{
+			name: "run-dir", scope: ScopeNode, codec: text("an absolute path", directory), def: raw{"/run/hibernate"},
+			field: func(c *Config) *string { return &c.RunDir },
+			doc:   "Sockets, records, inner network namespaces, runsc's root. Lost at a reboot, as it should be.",
+		}.key(),
+		setting[string]{
+			name: "data-dir", scope: ScopeNode, codec: text("an absolute path", directory), def: raw{"/var/lib/hibernate"},
+			field: func(c *Config) *string { return &c.DataDir },
+			doc:   "Snapshots. They hold the memory of the workloads in clear: keep it on an encrypted disk.",
+		}.key(),
+	}
+}
+
+func runtimeKeys() []Key {
+	return []Key{
+		setting[string]{
+			name: "runsc", scope: ScopeRuntime, codec: text("a name or an absolute path", program), def: raw{"runsc"},
+			field: func(c *Config) *string { return &c.Runsc },
+			doc:   "The runsc program. A name is looked for beside the shim, then in PATH.",
+		}.key(),
+		setting[string]{
+			name: "helper", scope: ScopeRuntime, codec: text("a name or an absolute path", program), def: raw{"hibernate-helper"},
+			field: func(c *Config) *string { return &c.Helper },
+			doc:   "The program that stands for a sleeping workload and finds its ports. Looked for as runsc is.",
+		}.key(),
+		setting[string]{
+			name: "platform", scope: ScopeRuntime, codec: choice("systrap", "kvm", "ptrace"), def: raw{"systrap"},
+			field: func(c *Config) *string { return &c.Platform },
+			doc:   "gVisor's platform. A snapshot is restored on the platform that it was made on.",
+		}.key(),
+		setting[[]string]{
+			name: "runsc-flags", scope: ScopeRuntime, codec: texts, def: raw{},
+			field: func(c *Config) *[]string { return &c.RunscFlags },
+			doc:   "Further global flags of runsc, in order, after those that hibernation needs.",
+		}.key(),
+		setting[bool]{
+			name: "allow-net-admin", scope: ScopeRuntime, codec: boolean, def: raw{"false"},
+			field: func(c *Config) *bool { return &c.AllowNetAdmin },
+			doc:   "Lets a workload with CAP_NET_ADMIN sleep, though what it changed in its network may be lost.",
+		}.key(),
+		setting[uint64]{
+			name: "min-free-disk", scope: ScopeRuntime, codec: size, def: raw{"256MiB"},
+			field: func(c *Config) *uint64 { return &c.MinFreeDisk },
+			doc:   "What must stay free under data-dir beyond the checkpoint itself; with less, nothing hibernates.",
+		}.key(),
+	}
+}
+
+func workloadKeys() []Key {
+	return append([]Key{
+		setting[Mode]{
+			name: "mode", scope: ScopeWorkload, codec: choice(ModeAuto, ModeObserve, ModeManual, ModeOff), def: raw{"auto"},
+			field: func(c *Config) *Mode { return &c.Mode },
+			doc: "auto sleeps when idle; observe only says what it would do; manual sleeps when asked to; " +
+				"off runs plain runsc, without the inner link, and never sleeps.",
+			tighten: "only towards off: auto, then manual or observe, then off",
+			allows:  func(node, asked Mode) bool { return freedom(asked) <= freedom(node) },
+		}.key(),
+		setting[[]uint16]{
+			name: "ports", scope: ScopeWorkload, codec: ports, def: raw{"auto"},
+			field: func(c *Config) *[]uint16 { return &c.Ports },
+			doc: "TCP ports whose new connections are held for the sleeping workload. auto finds the listening ones at " +
+				"each hibernation. Packets to any other port wake too, unless the port is closed.",
+		}.key(),
+		setting[RestorePolicy]{
+			name: "on-restore-failure", scope: ScopeWorkload, codec: choice(RestoreCold, RestoreBlock), def: raw{"cold"},
+			field: func(c *Config) *RestorePolicy { return &c.OnRestoreFailure },
+			doc: "When no snapshot can be restored: cold starts from the image, block waits for a person. " +
+				"The snapshot is kept and told either way.",
+		}.key(),
+		setting[StopPolicy]{
+			name: "on-stop", scope: ScopeWorkload, codec: choice(StopSignal, StopExit), def: raw{"signal"},
+			field: func(c *Config) *StopPolicy { return &c.OnStop },
+			doc: "SIGTERM to a sleeping workload: signal wakes it and delivers; exit ends it with status 143 and " +
+				"no wake. (hibernate is not yet supported.)",
+		}.key(),
+	}, durationKeys()...)
+}
+
+func durationKeys() []Key {
+	return []Key{
+		setting[time.Duration]{
+			name: "idle-timeout", scope: ScopeWorkload, codec: span(100*time.Millisecond, month, ""), def: raw{"5m"},
+			field: func(c *Config) *time.Duration { return &c.IdleTimeout },
+			doc:   "How long a workload must be without activity before it sleeps.",
+		}.key(),
+		setting[time.Duration]{
+			name: "min-awake", scope: ScopeWorkload, codec: span(0, day, ""), def: raw{"1m"},
+			field:   func(c *Config) *time.Duration { return &c.MinAwake },
+			doc:     "How long a workload stays awake at least after a start or a wake: the node's guard against thrashing.",
+			tighten: "only longer",
+			allows:  func(node, asked time.Duration) bool { return asked >= node },
+		}.key(),
+		setting[time.Duration]{
+			name: "wake-timeout", scope: ScopeWorkload, codec: span(time.Second, time.Hour, ""), def: raw{"30s"},
+			field: func(c *Config) *time.Duration { return &c.WakeTimeout },
+			doc: "How long a wake may take, waiting for a store included; then on-restore-failure applies. " +
+				"Connections are held that long at most.",
+			tighten: "only shorter",
+			allows:  func(node, asked time.Duration) bool { return asked <= node },
+		}.key(),
+		setting[time.Duration]{
+			name: "exec-idle-timeout", scope: ScopeWorkload, def: raw{"30m"},
+			codec:   span(time.Second, month, "an exec counts however silent it is"),
+			field:   func(c *Config) *time.Duration { return &c.ExecIdleTimeout },
+			doc:     "After that long without input or output, an exec no longer keeps its workload awake.",
+			tighten: "only shorter",
+			allows: func(node, asked time.Duration) bool {
+				return node == 0 || (asked != 0 && asked <= node)
+			},
+		}.key(),
+	}
+}
+
+func daemonKeys() []Key {
+	return []Key{
+		setting[string]{
+			name: "metrics-address", scope: ScopeNode, def: raw{"127.0.0.1:9476"},
+			codec: text("host:port, or empty for none", listenAddress),
+			field: func(c *Config) *string { return &c.MetricsAddress },
+			doc:   "Where hibernated serves /metrics and /healthz.",
+		}.key(),
+		setting[slog.Level]{
+			name: "log-level", scope: ScopeNode, codec: logLevel, def: raw{"info"},
+			field: func(c *Config) *slog.Level { return &c.LogLevel },
+			doc:   "The least severity that hibernated logs. The shim's follows containerd's.",
+		}.key(),
+		setting[time.Duration]{
+			name: "poll-interval", scope: ScopeNode, codec: span(100*time.Millisecond, time.Minute, ""), def: raw{"1s"},
+			field: func(c *Config) *time.Duration { return &c.PollInterval },
+			doc:   "How often hibernated asks the shims for activity.",
+		}.key(),
+		setting[time.Duration]{
+			name: "idle-timeout-max", scope: ScopeNode, codec: span(time.Second, month, ""), def: raw{"30m"},
+			field: func(c *Config) *time.Duration { return &c.IdleTimeoutMax },
+			doc:   "Repeated quick wakes double a workload's idle timeout, up to this.",
+		}.key(),
+		setting[int]{
+			name: "cpu-threshold", scope: ScopeNode, codec: number(0, 100, " percent of one core"), def: raw{"5"},
+			field: func(c *Config) *int { return &c.CPUThreshold },
+			doc:   "CPU use above this, over cpu-window, counts as activity.",
+		}.key(),
+		setting[time.Duration]{
+			name: "cpu-window", scope: ScopeNode, codec: span(time.Second, time.Hour, ""), def: raw{"10s"},
+			field: func(c *Config) *time.Duration { return &c.CPUWindow },
+			doc:   "The time over which CPU use is averaged.",
+		}.key(),
+	}
+}
+
+func pendingKeys() []Key {
+	return []Key{
+		pending("ignore", "Traffic that is no activity."),
+		pending("identity", "The workload's stable name across containers and nodes."),
+		pending("restore", "Which snapshot a new container may start from."),
+		pending("keep-snapshots", "How many generations are stored."),
+		pending("delete-after", "When a snapshot that nobody used may go."),
+		pending("probes", "Network probes that are answered without a wake."),
+		pending("probe-exec", "Exec probes that are answered without a wake."),
+		pending("hook-before-sleep", "A program of the workload's that runs before each hibernation."),
+		pending("hook-after-wake", "A program of the workload's that runs after each wake."),
+		pending("template", "A snapshot that many workloads start from."),
+	}
+}
+
+// freedom orders the modes by what they let a workload do with the node.
+func freedom(m Mode) int {
+	return map[Mode]int{ModeOff: 0, ModeObserve: 1, ModeManual: 1, ModeAuto: 2}[m]
+}
