@@ -11,7 +11,7 @@ import (
 )
 
 // format counts the changes of this program that change its archives.
-const format = 1
+const format = 2
 
 // ensure returns the recipe's archive in the cache, packing it when it is not there.
 func ensure(ctx context.Context, r recipe) (string, error) {
