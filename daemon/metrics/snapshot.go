@@ -1,0 +1,48 @@
+package metrics
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// Snapshot is what the view knows at one moment.
+type Snapshot struct {
+	// Workloads by state and mode.
+	Workloads map[Class]int
+	// Unreachable shims, Connections held or drained, ImageBytes of those that sleep, MemoryBytes of those awake.
+	Unreachable, Connections int
+	ImageBytes, MemoryBytes  uint64
+}
+
+// Class of workloads.
+type Class struct{ State, Mode string }
+
+// collector turns a snapshot into gauges.
+type collector struct{ snapshot func() Snapshot }
+
+var (
+	workloadsDesc   = prometheus.NewDesc("hibernate_workloads", "Workloads by state and mode.", []string{"state", "mode"}, nil)
+	unreachableDesc = prometheus.NewDesc("hibernate_shims_unreachable", "Shims that do not answer.", nil, nil)
+	connectionsDesc = prometheus.NewDesc("hibernate_held_connections", "Connections that the wake proxy holds or drains.", nil, nil)
+	imageDesc       = prometheus.NewDesc("hibernate_asleep_image_bytes", "Size of the checkpoints of all that sleep.", nil, nil)
+	memoryDesc      = prometheus.NewDesc("hibernate_awake_memory_bytes", "Memory of all that is awake.", nil, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (c collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, desc := range []*prometheus.Desc{workloadsDesc, unreachableDesc, connectionsDesc, imageDesc, memoryDesc} {
+		ch <- desc
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c collector) Collect(ch chan<- prometheus.Metric) {
+	gauge := func(desc *prometheus.Desc, value float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, labels...)
+	}
+	s := c.snapshot()
+	for class, n := range s.Workloads {
+		gauge(workloadsDesc, float64(n), class.State, class.Mode)
+	}
+	gauge(unreachableDesc, float64(s.Unreachable))
+	gauge(connectionsDesc, float64(s.Connections))
+	gauge(imageDesc, float64(s.ImageBytes))
+	gauge(memoryDesc, float64(s.MemoryBytes))
+}

@@ -1,0 +1,103 @@
+// Package proxy runs the wake proxy of each registered workload: it joins the shim's listeners, the shim's Wake and
+// the pod's network namespace to package wakeproxy.
+//
+// Vocabulary:
+//
+//   - session: the proxy of one registration, from its first offer to its end.
+//   - offer: a target address, the pod's namespace, and one listening socket for each port. A later offer replaces an
+//     earlier one; a port whose socket is the same one goes on undisturbed.
+//
+// The listening sockets are the shim's. Whatever happens here, connections in their backlog stay for whoever has the
+// socket next.
+package proxy
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"time"
+
+	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
+	"github.com/hibernate-runtime/hibernate/daemon/node"
+	"github.com/hibernate-runtime/hibernate/wakeproxy"
+)
+
+// Waker is what a session needs of the shim.
+type Waker interface {
+	Wake(ctx context.Context, req *shimv1.WakeRequest) (*shimv1.WakeResponse, error)
+}
+
+// Meter counts what sessions do. Its methods must be quick.
+type Meter interface {
+	Held(namespace string)
+	Accepted()
+	Limited()
+	WakeCallFailed()
+	Drained(in, out int64, dial time.Duration, err error)
+}
+
+// Options are shared by all sessions of a daemon. Dial, Node and Meter are required.
+type Options struct {
+	// Dial connects to the target from within the pod's namespace with the client's address.
+	Dial func(ctx context.Context, pod *os.File, client, target netip.AddrPort) (net.Conn, error)
+	// Node is the limit that all sessions share.
+	Node   *wakeproxy.Node
+	Limits wakeproxy.Limits
+	// WakeTimeout bounds one call of Wake; a shim that does not answer is asked again. Default 60 s.
+	WakeTimeout time.Duration
+	// Grace is how long connections may go on when their session ends. Default 10 s.
+	Grace time.Duration
+	Meter Meter
+	Log   *slog.Logger
+}
+
+func (o Options) withDefaults() Options {
+	if o.WakeTimeout <= 0 {
+		o.WakeTimeout = time.Minute
+	}
+	if o.Grace <= 0 {
+		o.Grace = 10 * time.Second
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return o
+}
+
+// Offer is what a shim hands over. Offering it makes the session the owner of its files.
+type Offer struct {
+	Target    netip.Addr
+	Pod       *os.File
+	Listeners map[uint16]*os.File
+}
+
+// Close closes the files of an offer that was not made.
+func (o Offer) Close() {
+	for _, file := range o.Listeners {
+		closeFile(file)
+	}
+	closeFile(o.Pod)
+}
+
+func closeFile(file *os.File) {
+	if file != nil {
+		_ = file.Close()
+	}
+}
+
+// Begin starts a session for a workload. It serves nothing before the first offer.
+func Begin(opts Options, w *node.Workload) *Session {
+	opts = opts.withDefaults()
+	s := &Session{
+		opts: opts, key: w.Key, shim: w.Shim, state: w.State, ports: make(map[uint16]*port),
+		log: opts.Log.With("namespace", w.Namespace, "id", w.ID),
+	}
+	s.proxy = wakeproxy.New(wakeproxy.Options{
+		Waker: s, Dialer: s, Node: opts.Node, Limits: opts.Limits,
+		// A port that is no longer offered accepts no more; its connections go on until the session ends.
+		Grace: wakeproxy.Unlimited, Log: s.log, Observer: observer{s},
+	})
+	return s
+}
