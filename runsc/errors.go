@@ -19,8 +19,10 @@ var (
 	ErrExists     = errors.New("container exists already")
 	ErrNoSpace    = errors.New("no space left on device")
 	ErrVersion    = errors.New("image was made by another version of runsc")
-	ErrSpec       = errors.New("spec or flags differ from those of the image")
+	ErrCPU        = errors.New("image needs CPU features that this host lacks")
+	ErrSpec       = errors.New("spec, flags or files differ from those of the image")
 	ErrImage      = errors.New("image is missing or damaged")
+	ErrCrashed    = errors.New("sandbox ended during the call")
 	ErrBundle     = errors.New("bundle cannot be read")
 	ErrFlag       = errors.New("runsc does not know the command line")
 	ErrDeadline   = errors.New("runsc did not finish in time")
@@ -94,8 +96,13 @@ func message(log string, stderr []byte) string {
 			return m
 		}
 	}
-	line, _, _ := bytes.Cut(bytes.TrimSpace(stderr), []byte("\n"))
-	return string(line)
+	return firstLine(string(stderr))
+}
+
+// firstLine leaves out the stack that a panic in the sandbox adds.
+func firstLine(s string) string {
+	line, _, _ := strings.Cut(strings.TrimSpace(s), "\n")
+	return strings.TrimSuffix(line, ":")
 }
 
 // lastError reads runsc's log: JSON objects, one after another without newline.
@@ -104,10 +111,10 @@ func lastError(data []byte) string {
 	for dec := json.NewDecoder(bytes.NewReader(data)); ; {
 		var line struct{ Msg, Level string }
 		if dec.Decode(&line) != nil {
-			return strings.TrimSpace(last)
+			return last
 		}
 		if line.Level == "error" {
-			last = line.Msg
+			last = firstLine(line.Msg)
 		}
 	}
 }

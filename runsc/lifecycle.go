@@ -94,7 +94,8 @@ type KillOptions struct {
 }
 
 // Kill delivers a signal. ErrNotRunning when its target has ended, or the
-// sandbox is paused.
+// sandbox is paused. A sandbox that ends while it answers, since the signal
+// ended its init, counts as a delivery.
 func (c *Client) Kill(ctx context.Context, id string, o KillOptions) error {
 	var args []string
 	if o.All {
@@ -105,6 +106,9 @@ func (c *Client) Kill(ctx context.Context, id string, o KillOptions) error {
 	}
 	signal := []string{strconv.Itoa(int(o.Signal))}
 	_, err := c.run(ctx, call{command: "kill", id: id, args: args, tail: signal, timeout: c.Timeouts.control()})
+	if errors.Is(err, ErrCrashed) {
+		return nil
+	}
 	return err
 }
 

@@ -1,0 +1,48 @@
+// Command init is the only program in the root file system of this package's
+// tests.
+package main
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strconv"
+	"time"
+)
+
+func main() {
+	switch os.Args[1] {
+	case "count": // one line each 10 ms, for ever
+		for i := 0; ; i++ {
+			fmt.Println(i)
+			time.Sleep(10 * time.Millisecond)
+		}
+	case "exit": // after standard input has ended
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		code, _ := strconv.Atoi(os.Args[2])
+		os.Exit(code)
+	case "echo":
+		fmt.Println(os.Args[2])
+	case "listen":
+		listen()
+	case "sleep":
+		time.Sleep(time.Hour)
+	}
+	os.Exit(0)
+}
+
+func listen() {
+	for _, addr := range []string{"0.0.0.0:80", "0.0.0.0:8080"} {
+		if _, err := net.Listen("tcp", addr); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+	}
+	if _, err := net.ListenPacket("udp", "0.0.0.0:53"); err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	fmt.Println("listening")
+	time.Sleep(time.Hour)
+}
