@@ -1,0 +1,186 @@
+package snapshot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hibernate-runtime/hibernate/internal/atomicfile"
+)
+
+const (
+	incomingDir   = "incoming"
+	imageDir      = "image"
+	quarantineDir = "quarantine"
+	trashDir      = "trash"
+	removedPrefix = ".removed-" // of a whole directory, beside it
+)
+
+// Local is one workload's directory in the local tier, owned by this process
+// from OpenLocal to Close.
+//
+// Reading methods may be called at any time from any goroutine. Those that
+// change the tier (SetState, Begin, Commit, Discard, Quarantine, Remove) are
+// called one at a time.
+type Local struct {
+	dir   string
+	lock  *os.File
+	now   func() time.Time
+	fault func(step string) error // nil but in tests
+	owner Head                    // Namespace, ID, Identity for a new head
+
+	cleaning sync.WaitGroup
+}
+
+// Option changes how OpenLocal opens.
+type Option func(*Local)
+
+// WithOwner puts names into the heads that SetState writes before the first
+// commit, so that a directory can be told by its content.
+func WithOwner(namespace, id, identity string) Option {
+	return func(l *Local) { l.owner = Head{Namespace: namespace, ID: id, Identity: identity} }
+}
+
+// WithClock replaces time.Now.
+func WithClock(now func() time.Time) Option { return func(l *Local) { l.now = now } }
+
+// WithFault calls fault before each step that changes the disk; an error from
+// it makes the step fail. For tests.
+func WithFault(fault func(step string) error) Option { return func(l *Local) { l.fault = fault } }
+
+// OpenLocal opens dir, made by DirFor, for this process alone, and creates it
+// (0700) when it is not there. It is ErrBusy while another process has it
+// open. What an interrupted commit left is put right: afterwards the snapshot
+// that head.json names is there, and nothing else. A head.json that can't be
+// read is not an error here, but of [Local.Head]; nothing is removed then.
+func OpenLocal(dir string, opts ...Option) (*Local, error) {
+	l := &Local{dir: dir, now: time.Now}
+	for _, o := range opts {
+		o(l)
+	}
+	var err error
+	if l.lock, err = acquire(dir); err != nil {
+		return nil, fmt.Errorf("open local tier: %w", err)
+	}
+	if err := l.recover(); err != nil {
+		return nil, errors.Join(fmt.Errorf("open local tier %s: %w", dir, err), l.lock.Close())
+	}
+	l.emptyTrash()
+	return l, nil
+}
+
+// Dir returns the directory.
+func (l *Local) Dir() string { return l.dir }
+
+// Close waits until what was thrown away is deleted and gives up the
+// ownership. Nothing else is lost by not calling it.
+func (l *Local) Close() error {
+	l.cleaning.Wait()
+	return l.lock.Close()
+}
+
+// Head reads head.json: ErrNoHead, ErrVersion, ErrCorrupt.
+func (l *Local) Head() (Head, error) { return readHead(l.dir) }
+
+// SetState writes a new head.json with the same sequence. It has survived a
+// power failure when it returns. Without a head it starts one; a head that
+// can't be read is not overwritten.
+func (l *Local) SetState(ctx context.Context, s State) error {
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("set state %s: %w", s, err)
+	}
+	h, err := l.headOrNew()
+	if err != nil {
+		return fmt.Errorf("set state %s: %w", s, err)
+	}
+	h.State, h.Time = s, l.now().UTC()
+	if _, err := checkHead(h); err != nil {
+		return fmt.Errorf("set state %s: %w", s, err)
+	}
+	if err := l.at("state"); err != nil {
+		return err
+	}
+	if err := writeHead(l.dir, h); err != nil {
+		return fmt.Errorf("set state %s: %w", s, err)
+	}
+	return nil
+}
+
+// SetEpoch raises the epoch in head.json: ErrEpoch when it would fall.
+func (l *Local) SetEpoch(ctx context.Context, epoch uint64) error {
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("set epoch %d: %w", epoch, err)
+	}
+	h, err := l.headOrNew()
+	if err != nil {
+		return fmt.Errorf("set epoch %d: %w", epoch, err)
+	}
+	if epoch < h.Epoch {
+		return fmt.Errorf("set epoch %d: %w: head has %d", epoch, ErrEpoch, h.Epoch)
+	}
+	h.Epoch, h.Time = epoch, l.now().UTC()
+	if err := writeHead(l.dir, h); err != nil {
+		return fmt.Errorf("set epoch %d: %w", epoch, err)
+	}
+	return nil
+}
+
+func (l *Local) headOrNew() (Head, error) {
+	h, err := readHead(l.dir)
+	if errors.Is(err, ErrNoHead) {
+		h = l.owner
+		h.State = Awake
+		return h, nil
+	}
+	return h, err
+}
+
+// Free returns the bytes that this process could still write to the file
+// system of the tier.
+func (l *Local) Free() (uint64, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(l.dir, &st); err != nil {
+		return 0, fmt.Errorf("free space of %s: %w", l.dir, err)
+	}
+	return st.Bavail * uint64(st.Bsize), nil
+}
+
+// Remove takes the directory away with everything in it, quarantine included:
+// nothing of it can be found or restored when it returns. The deletion of
+// what may be gigabytes follows in the background; Close waits for it. After
+// Remove only Close may be called.
+func (l *Local) Remove() error {
+	parent := filepath.Dir(l.dir)
+	gone := filepath.Join(parent, fmt.Sprintf("%s%s-%d", removedPrefix, filepath.Base(l.dir), l.now().UnixNano()))
+	if err := os.Rename(l.dir, gone); err != nil {
+		return fmt.Errorf("remove %s: %w", l.dir, err)
+	}
+	if err := atomicfile.SyncDir(parent); err != nil {
+		return fmt.Errorf("remove %s: %w", l.dir, err)
+	}
+	l.emptyTrash()
+	return nil
+}
+
+func (l *Local) path(name ...string) string {
+	return filepath.Join(append([]string{l.dir}, name...)...)
+}
+
+func (l *Local) sequencePath(seq uint64) string { return l.path(strconv.FormatUint(seq, 10)) }
+
+func (l *Local) at(step string) error {
+	if l.fault == nil {
+		return nil
+	}
+	if err := l.fault(step); err != nil {
+		return fmt.Errorf("%s: %w", step, spaceError(err))
+	}
+	return nil
+}
