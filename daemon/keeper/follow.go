@@ -11,6 +11,7 @@ import (
 	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
 	"github.com/hibernate-runtime/hibernate/daemon/idle"
 	"github.com/hibernate-runtime/hibernate/daemon/node"
+	"github.com/hibernate-runtime/hibernate/daemon/shimclient"
 )
 
 // follower is the keeping of one workload, used by one goroutine.
@@ -123,13 +124,13 @@ func (f *follower) settle(err error) {
 		return
 	case errdefs.IsAborted(err):
 		f.tracker.Stopped(now)
-		f.opts.Refused(f.w, "aborted")
+		f.opts.Refused("aborted")
 	case errdefs.IsFailedPrecondition(err):
-		f.tracker.SetBack(now, idle.Refused, err.Error())
-		f.opts.Refused(f.w, "refused")
+		f.tracker.SetBack(now, idle.Refused, shimclient.Message(err))
+		f.opts.Refused("refused")
 	default:
-		f.tracker.SetBack(now, idle.Failed, err.Error())
-		f.opts.Refused(f.w, "failed")
+		f.tracker.SetBack(now, idle.Failed, shimclient.Message(err))
+		f.opts.Refused("failed")
 	}
 	f.log.Info("did not hibernate", "error", err)
 }

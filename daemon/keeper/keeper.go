@@ -33,8 +33,8 @@ type Options struct {
 	SlotTimeout time.Duration
 	// AsleepEvery is the time between samples of a workload that is not awake; its wake is told by the shim. Default 30 s.
 	AsleepEvery time.Duration
-	// Refused is told of each hibernation that was refused, aborted or failed: errors that make no transition.
-	Refused func(w *node.Workload, outcome string)
+	// Refused is told of each of our requests that did not end in sleep: refused, aborted or failed.
+	Refused func(outcome string)
 	Log     *slog.Logger
 }
 
@@ -53,7 +53,7 @@ func (o Options) withDefaults() Options {
 		o.Concurrent = runtime.GOMAXPROCS(0)
 	}
 	if o.Refused == nil {
-		o.Refused = func(*node.Workload, string) {}
+		o.Refused = func(string) {}
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)

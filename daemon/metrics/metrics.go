@@ -25,6 +25,7 @@ type Metrics struct {
 	wakeCallErrors   prometheus.Counter
 	hibernations     *prometheus.CounterVec
 	hibernateSeconds prometheus.Histogram
+	refusals         *prometheus.CounterVec
 	held             *prometheus.CounterVec
 	accepted         prometheus.Counter
 	drained          *prometheus.CounterVec
@@ -44,6 +45,7 @@ func New(version string, snapshot func() Snapshot) *Metrics {
 		hibernations:   counters("hibernations_total", "Hibernations that ended, by how.", "outcome"),
 		hibernateSeconds: prometheus.NewHistogram(histogram("hibernate_seconds",
 			"Time from the request to the freed memory.", 0.05, 14)),
+		refusals: counters("idle_requests_refused_total", "Requests of the idle policy that did not end in sleep, by why.", "outcome"),
 		held:     counters("holds_total", "Times that connections began to wait for a wake.", "namespace"),
 		accepted: counter("proxy_connections_total", "Connections that the wake proxy took from a backlog."),
 		drained:  counters("proxy_connections_ended_total", "Connections of the wake proxy that ended, by how.", "result"),
@@ -58,7 +60,7 @@ func New(version string, snapshot func() Snapshot) *Metrics {
 	})
 	build.Set(1)
 	m.registry.MustRegister(build, collector{snapshot}, m.wakes, m.wakeSeconds, m.wakeCallErrors, m.hibernations,
-		m.hibernateSeconds, m.held, m.accepted, m.drained, m.dialSeconds, m.limited, m.proxyBytes,
+		m.hibernateSeconds, m.refusals, m.held, m.accepted, m.drained, m.dialSeconds, m.limited, m.proxyBytes,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -85,6 +87,9 @@ func (m *Metrics) Transition(t *shimv1.Transition) {
 
 // WakeCallFailed counts a call of Wake without a wake.
 func (m *Metrics) WakeCallFailed() { m.wakeCallErrors.Inc() }
+
+// Refused counts a request of the idle policy that did not end in sleep.
+func (m *Metrics) Refused(outcome string) { m.refusals.WithLabelValues(outcome).Inc() }
 
 // Held counts a beginning hold.
 func (m *Metrics) Held(namespace string) { m.held.WithLabelValues(namespace).Inc() }

@@ -63,7 +63,9 @@ type Options struct {
 	Roles []func(ctx context.Context, w *Workload)
 	// OnEvent sees each event of each workload. It must be quick.
 	OnEvent func(w *Workload, event *shimv1.Event)
-	Log     *slog.Logger
+	// OnGone is called when a workload has left the view and its roles have ended.
+	OnGone func(w *Workload)
+	Log    *slog.Logger
 }
 
 // errLeft is the cause with which a workload's roles end.
@@ -75,6 +77,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.OnEvent == nil {
 		o.OnEvent = func(*Workload, *shimv1.Event) {}
+	}
+	if o.OnGone == nil {
+		o.OnGone = func(*Workload) {}
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)

@@ -175,6 +175,7 @@ func (v *View) live(ctx context.Context, w *Workload) {
 	}
 	roles.Wait()
 	_ = w.Shim.Close()
+	v.opts.OnGone(w)
 	v.opts.Log.Info("workload gone", "namespace", w.Namespace, "id", w.ID)
 }
 

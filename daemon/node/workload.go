@@ -65,13 +65,11 @@ func (w *Workload) Answered(err error) {
 	w.err = err
 }
 
-// SetProxying tells who proxies for the workload; nil when nobody does.
-func (w *Workload) SetProxying(p Proxying) {
-	if p == nil {
-		w.proxying.Store(nil)
-		return
-	}
-	w.proxying.Store(&p)
+// SetProxying tells who proxies for the workload, until undo or the next call.
+func (w *Workload) SetProxying(p Proxying) (undo func()) {
+	mine := &p
+	w.proxying.Store(mine)
+	return func() { w.proxying.CompareAndSwap(mine, nil) }
 }
 
 // ProxyUse is Proxying.Use of whoever proxies for the workload.

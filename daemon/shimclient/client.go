@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/containerd/ttrpc"
 	"google.golang.org/grpc/status"
@@ -173,4 +174,13 @@ func (c *Client) failure(what string, err error) error {
 		err = errgrpc.ToNative(err)
 	}
 	return fmt.Errorf("%s: %w", what, err)
+}
+
+// Message is the text of an error for a person, without the class that a call's error ends with.
+func Message(err error) string {
+	text := err.Error()
+	for _, class := range []error{errdefs.ErrFailedPrecondition, errdefs.ErrAborted, errdefs.ErrNotFound, errdefs.ErrUnknown} {
+		text = strings.TrimSuffix(text, ": "+class.Error())
+	}
+	return text
 }

@@ -1,0 +1,152 @@
+// Package daemon is hibernated: it joins the parts below it, and decides in what order they start and stop.
+//
+//	registry  takes the shims' registrations and listeners
+//	proxy     serves the listeners with package wakeproxy
+//	node      the view of all shims, with a watch on each
+//	keeper    samples idleness and has shims hibernate; idle is its policy
+//	server    the API, metrics and health
+//
+// It keeps no state of its own: a daemon that is killed leaves the listeners, with the connections in their backlogs, to
+// the shims, and the next daemon learns everything from them.
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/hibernate-runtime/hibernate/api/handover"
+	"github.com/hibernate-runtime/hibernate/daemon/idle"
+	"github.com/hibernate-runtime/hibernate/daemon/server"
+	"github.com/hibernate-runtime/hibernate/wakeproxy"
+)
+
+// Options of a Daemon. RunDir and Dial are required.
+type Options struct {
+	// RunDir holds the sockets and the shims' records.
+	RunDir string
+	// RegistrationSocket and APISocket; the default is hibernated.sock and api.sock in RunDir.
+	RegistrationSocket, APISocket string
+	// MetricsAddress is where /metrics and /healthz are served; "" for nowhere.
+	MetricsAddress string
+	Version        string
+	Policy         idle.Policy
+	// Concurrent hibernations at most; 0 for one on each core.
+	Concurrent int
+	// Limits, WakeTimeout and Grace as packages wakeproxy and proxy have them.
+	Limits             wakeproxy.Limits
+	WakeTimeout, Grace time.Duration
+	// ScanEvery is the time between scans of the records. Default 2 s.
+	ScanEvery time.Duration
+	// Dial connects to a workload from within its pod's namespace with the client's address.
+	Dial func(ctx context.Context, pod *os.File, client, target netip.AddrPort) (net.Conn, error)
+	// Ready is called when everything listens.
+	Ready func()
+	Log   *slog.Logger
+}
+
+func (o Options) withDefaults() Options {
+	if o.RegistrationSocket == "" {
+		o.RegistrationSocket = filepath.Join(o.RunDir, "hibernated.sock")
+	}
+	if o.APISocket == "" {
+		o.APISocket = filepath.Join(o.RunDir, "api.sock")
+	}
+	if o.Ready == nil {
+		o.Ready = func() {}
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return o
+}
+
+// Run is the daemon's life. It ends in order when ctx does: first nobody can ask it any more, then the shims take over,
+// then connections are drained, then the view is closed. The error is nil then, or why it could not go on.
+func Run(ctx context.Context, opts Options) error {
+	opts = opts.withDefaults()
+	sockets, err := listen(opts)
+	if err != nil {
+		return err
+	}
+	running, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	registering, stopRegistering := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopRegistering()
+	p := assemble(opts)
+	defer p.close()
+	var answers, registrations sync.WaitGroup
+	spawn := func(group *sync.WaitGroup, run func() error) {
+		group.Go(func() {
+			if err := run(); err != nil {
+				fail(err)
+			}
+		})
+	}
+	spawn(&registrations, func() error { return p.registry.Run(registering, sockets.registration) })
+	spawn(&answers, func() error { return server.ServeAPI(running, sockets.api, p.api) })
+	if sockets.metrics != nil {
+		healthy := func() error { return running.Err() }
+		handler := server.Handler(p.metrics.Handler(), healthy)
+		spawn(&answers, func() error { return server.ServeHTTP(running, sockets.metrics, handler) })
+	}
+	opts.Log.Info("hibernated runs", "version", opts.Version, "run_dir", opts.RunDir, "metrics", opts.MetricsAddress)
+	opts.Ready()
+	<-running.Done()
+	answers.Wait()
+	stopRegistering()
+	registrations.Wait()
+	if ctx.Err() == nil {
+		return context.Cause(running)
+	}
+	opts.Log.Info("hibernated ends")
+	return nil
+}
+
+// sockets are what the daemon listens at.
+type sockets struct {
+	registration *handover.Server
+	api          net.Listener
+	metrics      net.Listener // nil when none is wanted
+}
+
+// listen makes the sockets. The registration socket comes first: its lock keeps a second daemon out.
+func listen(opts Options) (s sockets, err error) {
+	defer func() {
+		if err != nil {
+			s.close()
+		}
+	}()
+	if err := os.MkdirAll(opts.RunDir, 0o700); err != nil {
+		return s, fmt.Errorf("make the run directory: %w", err)
+	}
+	if s.registration, err = handover.Listen(opts.RegistrationSocket); err != nil {
+		return s, err
+	}
+	if s.api, err = server.ListenAPI(opts.APISocket); err != nil {
+		return s, err
+	}
+	if opts.MetricsAddress != "" {
+		if s.metrics, err = net.Listen("tcp", opts.MetricsAddress); err != nil {
+			return s, fmt.Errorf("metrics-address: %w", err)
+		}
+	}
+	return s, nil
+}
+
+func (s sockets) close() {
+	for _, l := range []net.Listener{s.metrics, s.api} {
+		if l != nil {
+			_ = l.Close()
+		}
+	}
+	if s.registration != nil {
+		_ = s.registration.Close()
+	}
+}
