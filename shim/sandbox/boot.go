@@ -1,0 +1,105 @@
+package sandbox
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/hibernate-runtime/hibernate/internal/undo"
+	"github.com/hibernate-runtime/hibernate/runsc"
+)
+
+// createSandbox is boot as a step of Create.
+func (w *Workload) createSandbox(ctx context.Context, _ CreateRequest, u *undo.Stack) error {
+	u.Push("sandbox", w.freeSandbox)
+	return w.boot(ctx)
+}
+
+// boot makes a sandbox whose process doesn't run yet, and watches it from then on.
+func (w *Workload) boot(ctx context.Context) error {
+	c := w.root()
+	stdin, stdout, stderr := c.relay.Files()
+	err := w.runsc.Create(ctx, w.opts.ID, runsc.CreateOptions{
+		Bundle: w.places.sandbox(), PidFile: w.places.pidFile(), ConsoleSocket: c.relay.ConsoleSocket(),
+		IO: runsc.IO{Stdin: stdin, Stdout: stdout, Stderr: stderr},
+	})
+	if err != nil {
+		return fmt.Errorf("boot the sandbox: %w", err)
+	}
+	pid, err := readPid(w.places.pidFile())
+	if err != nil {
+		return fmt.Errorf("boot the sandbox: %w", err)
+	}
+	w.mu.Lock()
+	w.generation++
+	w.sandboxPid, w.expected = pid, false
+	generation := w.generation
+	w.mu.Unlock()
+	exits := w.opts.Exits.Watch(pid)
+	go func() { w.sandboxExited(generation, <-exits) }()
+	return nil
+}
+
+func readPid(path string) (int, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	pid, err := strconv.Atoi(string(bytes.TrimSpace(data)))
+	if err != nil || pid <= 0 {
+		return 0, fmt.Errorf("%s holds %q, not a pid", path, data)
+	}
+	return pid, nil
+}
+
+// freeSandbox ends the sandbox, whatever state it is in, and removes what runsc leaves behind. Its end is then our own
+// doing, and no exit of the container.
+func (w *Workload) freeSandbox(ctx context.Context) error {
+	w.mu.Lock()
+	w.expected = true
+	sandbox := process{}
+	if w.sandboxPid != 0 {
+		sandbox = identify(w.sandboxPid)
+	}
+	w.sandboxPid = 0
+	w.mu.Unlock()
+	err := w.runsc.Delete(ctx, w.opts.ID, true)
+	if err != nil { // runsc could not; the process itself must go all the same
+		err = errors.Join(err, sandbox.kill())
+	}
+	return errors.Join(err, removeFilestores(w.spec.Root.Path))
+}
+
+// removeFilestores removes the backing file of the sandbox's writable layer: with one in place the next create is
+// refused.
+func removeFilestores(rootfs string) error {
+	left, err := filepath.Glob(filepath.Join(rootfs, ".gvisor.filestore.*"))
+	for _, path := range left {
+		if e := os.Remove(path); e != nil && !errors.Is(e, fs.ErrNotExist) {
+			err = errors.Join(err, e)
+		}
+	}
+	return err
+}
+
+// versionTimeout bounds asking runsc for its version.
+const versionTimeout = 10 * time.Second
+
+// checkVersion refuses a runsc that can't be told apart from others: restoring under another version loses state.
+func (w *Workload) checkVersion(ctx context.Context, _ CreateRequest, _ *undo.Stack) error {
+	known, err := w.known(ctx)
+	if err != nil {
+		return fmt.Errorf("%s: %w", w.runsc.Path, err)
+	}
+	if known.version == "" || known.version == "VERSION_MISSING" {
+		return fmt.Errorf("%s was built without a version: a snapshot could be restored under another runsc unnoticed; "+
+			"use the one that `make tools` builds, or stamp runsc/version.version", w.runsc.Path)
+	}
+	return nil
+}

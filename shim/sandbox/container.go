@@ -1,0 +1,60 @@
+package sandbox
+
+import (
+	"sync"
+	"time"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/hibernate-runtime/hibernate/shim/lifecycle"
+	"github.com/hibernate-runtime/hibernate/shim/stdio"
+)
+
+// Container is one container of a workload. Its fields are guarded by the workload's mutex, except those that never
+// change after Create.
+type Container struct {
+	ID       string
+	Bundle   string
+	Terminal bool
+	Stdio    stdio.Config
+
+	relay *stdio.Relay
+	ended chan struct{} // closed once, after exit is set and its output was copied
+
+	state lifecycle.Container
+	exit  Exit
+	execs map[string]*Exec
+}
+
+// Exit is how a process ended: its exit code, or 128 and the signal's number.
+type Exit struct {
+	Status uint32
+	At     time.Time
+}
+
+// Exec is a further process in a container.
+type Exec struct {
+	ID       string
+	Terminal bool
+	Stdio    stdio.Config
+
+	relay   *stdio.Relay
+	process *specs.Process
+	ended   chan struct{} // closed once, after exit is set
+	once    sync.Once
+
+	pid     int // inside the sandbox; 0 before it starts
+	started bool
+	exit    *Exit
+}
+
+// liveExecs counts the execs that run. The caller holds the workload's mutex.
+func (c *Container) liveExecs() uint32 {
+	var n uint32
+	for _, e := range c.execs {
+		if e.started && e.exit == nil {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,218 @@
+package sandbox
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/containerd/containerd/api/types"
+	"github.com/containerd/containerd/v2/core/mount"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/hibernate-runtime/hibernate/api/handover"
+	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
+	"github.com/hibernate-runtime/hibernate/internal/config"
+	"github.com/hibernate-runtime/hibernate/internal/undo"
+	"github.com/hibernate-runtime/hibernate/runsc"
+	"github.com/hibernate-runtime/hibernate/shim/cgroup"
+	"github.com/hibernate-runtime/hibernate/shim/journal"
+	"github.com/hibernate-runtime/hibernate/shim/lifecycle"
+	"github.com/hibernate-runtime/hibernate/shim/stdio"
+	"github.com/hibernate-runtime/hibernate/snapshot"
+)
+
+// CreateRequest is what containerd asks for with Create.
+type CreateRequest struct {
+	Rootfs     []*types.Mount
+	Terminal   bool
+	Stdin      string
+	Stdout     string
+	Stderr     string
+	ConfigPath string // runtime options
+	ConfigBody string
+}
+
+// undoTimeout bounds taking back a failed operation.
+const undoTimeout = 20 * time.Second
+
+// Create makes a workload of one container, up to a created sandbox whose process doesn't run yet. On error nothing of
+// it is left.
+func Create(ctx context.Context, opts Options, req CreateRequest) (w *Workload, err error) {
+	spec, err := readSpec(opts.Bundle)
+	if err != nil {
+		return nil, err
+	}
+	settings, err := config.Load(config.Input{
+		File: config.DefaultFile, Match: config.Match{Namespace: opts.Namespace, Image: imageName(spec), Labels: spec.Annotations},
+		ConfigPath: req.ConfigPath, ConfigBody: req.ConfigBody, Annotations: spec.Annotations,
+	})
+	if err != nil {
+		return nil, err
+	}
+	w = newWorkload(opts, settings, spec)
+	var u undo.Stack
+	defer func() {
+		if err != nil {
+			late, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+			defer cancel()
+			err = errors.Join(err, u.Run(late))
+		}
+	}()
+	for _, act := range []func(context.Context, CreateRequest, *undo.Stack) error{
+		w.findPrograms, w.makePlaces, w.mountRootfs, w.openStdio, w.openSnapshots, w.makeHolder, w.makeCgroup,
+		w.runCreateHooks, w.makeInner, w.freezeSpec, w.findEarlier, w.checkVersion, w.createSandbox, w.publishRecord,
+	} {
+		if err := act(ctx, req, &u); err != nil {
+			return nil, err
+		}
+	}
+	u.Release()
+	return w, nil
+}
+
+func newWorkload(opts Options, settings *config.Config, spec *specs.Spec) *Workload {
+	p := places{opts.Bundle}
+	w := &Workload{
+		opts: opts, places: p, config: settings, spec: spec, hooks: spec.Hooks, image: imageName(spec),
+		journal: journal.New(p.journal()), listeners: make(map[uint16]*os.File), leases: make(map[string]time.Time),
+		created: opts.Now(), since: opts.Now(), gate: "none",
+		watchers: watchers{all: make(map[chan *shimv1.Event]struct{})},
+	}
+	return w
+}
+
+// findPrograms finds runsc and the helper, and says what to do about one that is missing or of another version.
+func (w *Workload) findPrograms(_ context.Context, _ CreateRequest, _ *undo.Stack) error {
+	path, err := w.config.RunscPath()
+	if err != nil {
+		return err
+	}
+	if w.helper, err = w.config.HelperPath(); err != nil {
+		return err
+	}
+	w.runsc = &runsc.Client{
+		Path: path, Root: filepath.Join(w.config.RunscRoot(), w.opts.Namespace), Flags: w.runscFlags(),
+		LogDir: w.places.logs(), CacheDir: w.config.RunDir, Runner: w.opts.Runner,
+	}
+	return nil
+}
+
+func (w *Workload) makePlaces(_ context.Context, _ CreateRequest, u *undo.Stack) error {
+	for _, dir := range []string{w.places.dir(), w.places.sandbox(), w.places.logs()} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return fmt.Errorf("bundle: %w", err)
+		}
+	}
+	u.Push("bundle files", func(context.Context) error { return os.RemoveAll(w.places.dir()) })
+	if err := os.MkdirAll(w.runsc.Root, 0o700); err != nil {
+		return fmt.Errorf("runsc's root: %w", err)
+	}
+	w.gatherFacts()
+	return w.config.Save(w.places.settings())
+}
+
+func (w *Workload) mountRootfs(_ context.Context, req CreateRequest, u *undo.Stack) error {
+	if len(req.Rootfs) == 0 {
+		return nil
+	}
+	if err := os.MkdirAll(w.places.rootfs(), 0o711); err != nil {
+		return fmt.Errorf("rootfs: %w", err)
+	}
+	u.Push("rootfs mount", func(context.Context) error { return mount.UnmountRecursive(w.places.rootfs(), 0) })
+	for _, m := range req.Rootfs {
+		one := mount.Mount{Type: m.Type, Source: m.Source, Target: m.Target, Options: m.Options}
+		if err := one.Mount(w.places.rootfs()); err != nil {
+			return fmt.Errorf("mount rootfs (%s from %s): %w", m.Type, m.Source, err)
+		}
+	}
+	return nil
+}
+
+func (w *Workload) openStdio(ctx context.Context, req CreateRequest, u *undo.Stack) error {
+	c := &Container{
+		ID: w.opts.ID, Bundle: w.opts.Bundle, Terminal: req.Terminal, ended: make(chan struct{}),
+		Stdio: stdio.Config{Stdin: req.Stdin, Stdout: req.Stdout, Stderr: req.Stderr, Terminal: req.Terminal},
+		execs: make(map[string]*Exec), state: lifecycle.Created,
+	}
+	relay, err := stdio.Open(ctx, c.Stdio)
+	if err != nil {
+		return fmt.Errorf("stdio: %w", err)
+	}
+	u.Push("stdio", relay.Finish)
+	c.relay = relay
+	w.containers = []*Container{c}
+	return nil
+}
+
+func (w *Workload) openSnapshots(_ context.Context, _ CreateRequest, u *undo.Stack) error {
+	local, err := snapshot.OpenLocal(snapshot.DirFor(w.config.DataDir, w.opts.Namespace, w.opts.ID, ""),
+		snapshot.WithOwner(w.opts.Namespace, w.opts.ID, ""))
+	if err != nil {
+		return fmt.Errorf("snapshots: %w", err)
+	}
+	w.local = local
+	u.Push("snapshots", func(context.Context) error { return local.Close() })
+	return nil
+}
+
+func (w *Workload) makeHolder(_ context.Context, _ CreateRequest, u *undo.Stack) error {
+	h, err := startHolder(w.helper, w.spec)
+	if err != nil {
+		return err
+	}
+	w.holder = h
+	u.Push("holder", func(context.Context) error { return h.kill() })
+	if w.podNS, err = os.Open(h.namespace()); err != nil {
+		return fmt.Errorf("the pod's network namespace: %w", err)
+	}
+	u.Push("namespace", func(context.Context) error { return w.podNS.Close() })
+	return nil
+}
+
+// makeCgroup makes the container's cgroup before runsc sees it: runsc leaves alone what it finds, so the cgroup and its
+// limits live through sleep, kept by the holder inside.
+func (w *Workload) makeCgroup(_ context.Context, _ CreateRequest, u *undo.Stack) error {
+	if w.spec.Linux == nil {
+		w.spec.Linux = &specs.Linux{}
+	}
+	if w.spec.Linux.CgroupsPath == "" {
+		w.spec.Linux.CgroupsPath = filepath.Join("/hibernate", w.opts.Namespace, w.opts.ID)
+	}
+	group, err := cgroup.New(w.spec.Linux.CgroupsPath, w.spec.Linux.Resources)
+	if err != nil {
+		return fmt.Errorf("cgroup %s: %w", w.spec.Linux.CgroupsPath, err)
+	}
+	w.group = group
+	u.Push("cgroup", func(context.Context) error { return group.Delete() })
+	return group.Add(w.holder.Pid)
+}
+
+func (w *Workload) publishRecord(_ context.Context, _ CreateRequest, u *undo.Stack) error {
+	if err := w.saveState(); err != nil {
+		return err
+	}
+	self := identify(os.Getpid())
+	u.Push("record", func(context.Context) error {
+		return handover.RemoveRecord(w.config.RunDir, w.opts.Namespace, w.opts.ID)
+	})
+	return handover.WriteRecord(w.config.RunDir, handover.Record{
+		Namespace: w.opts.Namespace, ID: w.opts.ID, Address: w.opts.Address, Pid: self.Pid, StartTime: self.Start,
+		Bundle: w.opts.Bundle, Version: w.opts.Version,
+	})
+}
+
+func writeJSON(path string, v any) error {
+	data, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	temporary := path + ".new"
+	if err := os.WriteFile(temporary, data, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(temporary, path)
+}

@@ -1,0 +1,110 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/containerd/containerd/api/events"
+	"github.com/containerd/containerd/v2/core/runtime"
+	"github.com/containerd/containerd/v2/pkg/protobuf"
+
+	"github.com/hibernate-runtime/hibernate/shim/lifecycle"
+	"github.com/hibernate-runtime/hibernate/shim/reap"
+)
+
+// killedStatus is the exit status of a process that SIGKILL ended.
+const killedStatus = 128 + 9
+
+// sandboxExited is told the end of each sandbox. Only an end that is not our own doing ends the container.
+func (w *Workload) sandboxExited(generation int, e reap.Exit) {
+	w.mu.Lock()
+	if generation != w.generation || w.expected {
+		w.mu.Unlock()
+		return
+	}
+	t := w.transition
+	w.mu.Unlock()
+	if t != nil { // a hibernation is undone; a wake that has come too far to fail is ended below
+		t.cancel(ErrExited)
+		<-t.done
+	}
+	w.mu.Lock()
+	ended := generation == w.generation && !w.expected && w.state == lifecycle.Awake
+	w.mu.Unlock()
+	if ended {
+		w.containerEnded(uint32(e.Status), e.At)
+	}
+}
+
+// finishTimeout bounds copying what a process wrote last, to a reader that may be slow or gone.
+const finishTimeout = 10 * time.Second
+
+// containerEnded records the end of the container, once, frees all that only a live one needs, and tells containerd.
+func (w *Workload) containerEnded(status uint32, at time.Time) {
+	w.mu.Lock()
+	c := w.root()
+	next, err := c.state.Next(lifecycle.Exit)
+	if err != nil {
+		w.mu.Unlock()
+		return
+	}
+	c.state, c.exit = next, Exit{Status: status, At: at}
+	if err := w.move(lifecycle.End, nil); err != nil {
+		w.opts.Log.Error("lifecycle", "error", err)
+	}
+	execs := make([]*Exec, 0, len(c.execs))
+	for _, e := range c.execs {
+		execs = append(execs, e)
+	}
+	w.mu.Unlock()
+	w.unwatchPackets()
+	for _, e := range execs {
+		w.execEnded(c, e, killedStatus)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), finishTimeout+undoTimeout)
+	defer cancel()
+	w.release(ctx, c)
+	w.opts.Publish(runtime.TaskExitEventTopic, &events.TaskExit{
+		ContainerID: c.ID, ID: c.ID, Pid: uint32(w.holder.Pid), ExitStatus: status, ExitedAt: protobuf.ToTimestamp(at),
+	})
+	close(c.ended)
+}
+
+// release frees what a container that has ended no longer needs: its sandbox, its link and its snapshots.
+func (w *Workload) release(ctx context.Context, c *Container) {
+	for _, act := range []struct {
+		what string
+		do   func(context.Context) error
+	}{
+		{"sandbox", w.freeSandbox},
+		{"network", w.removeLink},
+		{"snapshots", func(context.Context) error { return w.local.Remove() }},
+	} {
+		if err := act.do(ctx); err != nil {
+			w.opts.Log.Error("clean up", "what", act.what, "error", err)
+		}
+	}
+	short, cancel := context.WithTimeout(ctx, finishTimeout)
+	defer cancel()
+	if err := c.relay.Finish(short); err != nil {
+		w.opts.Log.Warn("output", "container", c.ID, "error", err)
+	}
+}
+
+// removeLink takes the link and the gate out of the pod's namespace, and closes the listeners.
+func (w *Workload) removeLink(ctx context.Context) error {
+	w.stopDraining()
+	w.gateMu.Lock()
+	defer w.gateMu.Unlock()
+	if w.link == nil || w.removed {
+		return nil
+	}
+	w.removed = true
+	for port, f := range w.listeners {
+		_ = f.Close()
+		delete(w.listeners, port)
+	}
+	err := w.link.Remove(ctx)
+	return errors.Join(err, w.link.Close())
+}

@@ -1,0 +1,187 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/hibernate-runtime/hibernate/network"
+)
+
+// offerTimeout bounds a daemon's answer: without one the gate parks.
+const offerTimeout = 500 * time.Millisecond
+
+// openGate gives the sandbox its packets, first of all those that the kernel kept.
+func (w *Workload) openGate(ctx context.Context) error {
+	if w.link == nil {
+		return nil
+	}
+	w.gateMu.Lock()
+	defer w.gateMu.Unlock()
+	if err := w.setGate(ctx, network.Gate{Position: network.Open}); err != nil {
+		return err
+	}
+	return w.link.Connect(ctx)
+}
+
+// closeGate cuts the sandbox off. New connections to ports are held by the daemon, or parked in the kernel when there
+// is none.
+func (w *Workload) closeGate(ctx context.Context, ports []uint16) error {
+	w.gateMu.Lock()
+	defer w.gateMu.Unlock()
+	position := network.Held
+	if err := w.offer(ctx, ports); err != nil {
+		w.opts.Log.Debug("the gate parks", "reason", err)
+		position = network.Parked
+	}
+	return w.setGate(ctx, network.Gate{Position: position, Ports: ports})
+}
+
+func (w *Workload) setGate(ctx context.Context, g network.Gate) error {
+	if err := w.link.SetGate(ctx, g); err != nil {
+		return fmt.Errorf("gate %v: %w", g.Position, err)
+	}
+	w.mu.Lock()
+	w.gate = g.Position.String()
+	w.mu.Unlock()
+	return nil
+}
+
+// offer opens listeners on ports and hands them to the daemon. The caller holds gateMu.
+func (w *Workload) offer(ctx context.Context, ports []uint16) error {
+	if err := w.listen(ctx, ports); err != nil {
+		return err
+	}
+	if !w.opts.Daemon.Connected() {
+		return errors.New("no daemon")
+	}
+	files := make([]*os.File, 0, len(ports))
+	for _, p := range ports {
+		files = append(files, w.listeners[p])
+	}
+	ctx, cancel := context.WithTimeout(ctx, offerTimeout)
+	defer cancel()
+	return w.opts.Daemon.Offer(ctx, Offer{
+		Namespace: w.opts.Namespace, ID: w.opts.ID, Target: w.address(), Pod: w.podNS, Ports: ports, Listeners: files,
+	})
+}
+
+// listen makes the listeners be exactly those of ports. One that stays keeps its backlog. The caller holds gateMu.
+func (w *Workload) listen(ctx context.Context, ports []uint16) error {
+	for port, f := range w.listeners {
+		if !slices.Contains(ports, port) {
+			_ = f.Close()
+			delete(w.listeners, port)
+		}
+	}
+	for _, port := range ports {
+		if w.listeners[port] != nil {
+			continue
+		}
+		f, err := w.link.Listen(ctx, port)
+		if err != nil {
+			return fmt.Errorf("hold port %d: %w", port, err)
+		}
+		w.listeners[port] = f
+	}
+	return nil
+}
+
+func (w *Workload) address() string {
+	if w.attachment == nil || len(w.attachment.Addresses) == 0 {
+		return ""
+	}
+	return w.attachment.Addresses[0].Addr().String()
+}
+
+// offerAgain makes the workload known to the daemon, in whatever state it is.
+func (w *Workload) offerAgain(ctx context.Context) {
+	w.gateMu.Lock()
+	defer w.gateMu.Unlock()
+	if w.link == nil || w.removed {
+		if err := w.opts.Daemon.Offer(ctx, Offer{Namespace: w.opts.Namespace, ID: w.opts.ID, Pod: w.podNS}); err != nil {
+			w.opts.Log.Debug("registration", "error", err)
+		}
+		return
+	}
+	w.mu.Lock()
+	ports, gate := w.ports, w.gate
+	w.mu.Unlock()
+	if err := w.offer(ctx, ports); err != nil {
+		w.opts.Log.Debug("registration", "error", err)
+		return
+	}
+	if gate == network.Parked.String() {
+		if err := w.setGate(ctx, network.Gate{Position: network.Held, Ports: ports}); err != nil {
+			w.opts.Log.Warn("gate", "error", err)
+		}
+	}
+}
+
+// DaemonUp is called when a daemon has connected: it gets the listeners, and a parked gate holds from now on.
+func (w *Workload) DaemonUp() {
+	w.stopDraining()
+	ctx, cancel := context.WithTimeout(context.Background(), undoTimeout)
+	defer cancel()
+	w.offerAgain(ctx)
+}
+
+// DaemonDown is called when the daemon has gone. New connections are parked from now on; the handshakes that it held
+// wait for another one, and are served by the shim itself when none comes.
+func (w *Workload) DaemonDown() {
+	ctx, cancel := context.WithTimeout(context.Background(), undoTimeout)
+	defer cancel()
+	w.gateMu.Lock()
+	w.mu.Lock()
+	ports, gate := w.ports, w.gate
+	w.mu.Unlock()
+	var err error
+	if gate == network.Held.String() {
+		err = w.setGate(ctx, network.Gate{Position: network.Parked, Ports: ports})
+	}
+	w.gateMu.Unlock()
+	if err != nil {
+		w.opts.Log.Warn("gate", "error", err)
+	}
+	w.startDraining()
+}
+
+// watchPackets wakes the workload, or undoes its hibernation, when the kernel keeps a packet for it.
+func (w *Workload) watchPackets() {
+	ctx, cancel := context.WithCancel(context.Background())
+	w.mu.Lock()
+	if w.stopWatch != nil {
+		w.mu.Unlock()
+		cancel()
+		return
+	}
+	w.stopWatch = cancel
+	w.mu.Unlock()
+	go func() {
+		err := w.link.Misses(ctx, func(m network.Miss) { go w.packet(ctx) })
+		if err != nil && ctx.Err() == nil {
+			w.opts.Log.Error("the watch for packets ended", "error", err)
+		}
+	}()
+}
+
+// unwatchPackets ends the watch: an awake sandbox gets its packets itself.
+func (w *Workload) unwatchPackets() {
+	w.mu.Lock()
+	stop := w.stopWatch
+	w.stopWatch = nil
+	w.mu.Unlock()
+	if stop != nil {
+		stop()
+	}
+}
+
+// packet answers a packet for a sandbox that isn't there.
+func (w *Workload) packet(ctx context.Context) {
+	if _, err := w.Wake(ctx, "packet", ""); err != nil && ctx.Err() == nil {
+		w.opts.Log.Warn("wake by a packet", "error", err)
+	}
+}

@@ -1,0 +1,127 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/hibernate-runtime/hibernate/api/handover"
+	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
+	"github.com/hibernate-runtime/hibernate/internal/config"
+	"github.com/hibernate-runtime/hibernate/shim/lifecycle"
+)
+
+// blockers are the reasons why the workload can't hibernate now, the most lasting first. A manual request overrides
+// the mode and the want of a network, nothing else. The caller holds w.mu.
+func (w *Workload) blockers(manual bool) []*shimv1.Reason {
+	var all []*shimv1.Reason
+	add := func(when bool, code, detail string) {
+		if when {
+			all = append(all, reason(code, detail))
+		}
+	}
+	c := w.root()
+	if w.fixedReason != nil {
+		all = append(all, w.fixedReason)
+	}
+	add(c.state == lifecycle.Created, "not-started", "the container is created and was not started yet")
+	add(c.state == lifecycle.Stopped || c.state == lifecycle.Deleted, "stopped", "the container has ended")
+	add(c.Terminal, "terminal", "a terminal is attached: its controlling process would not survive a restore")
+	add(!w.config.AllowNetAdmin && w.hasCapability("CAP_NET_ADMIN"), "net-admin",
+		"the process has CAP_NET_ADMIN: addresses, routes and rules that it sets would be lost")
+	add(w.config.Mode == config.ModeManual && !manual, "mode-manual", "mode is manual: it sleeps only when asked")
+	add(w.link == nil && w.fixedReason == nil && c.state == lifecycle.Running && !manual, "no-network",
+		"the container has no network: nothing could wake it but exec and hibernatectl")
+	add(c.state == lifecycle.Paused, "paused", "a user paused the container")
+	if n := c.liveExecs(); n > 0 {
+		add(true, "exec", fmt.Sprintf("%d exec processes run in it; they would not survive a restore", n))
+	}
+	for _, l := range w.liveLeases() {
+		add(true, "lease", "lease "+strconv.Quote(l.GetName())+" keeps it awake")
+	}
+	return all
+}
+
+func (w *Workload) hasCapability(name string) bool {
+	p := w.spec.Process
+	return p.Capabilities != nil && (slices.Contains(p.Capabilities.Effective, name) ||
+		slices.Contains(p.Capabilities.Permitted, name) || slices.Contains(p.Capabilities.Bounding, name) && p.User.UID == 0)
+}
+
+// spaceFactor is how much more than the memory in use must be free on the disk, in percent.
+const spaceFactor = 120
+
+// checkSpace refuses to begin what could not be written.
+func (w *Workload) checkSpace() error {
+	free, err := w.local.Free()
+	if err != nil {
+		return fmt.Errorf("free space for a snapshot: %w", err)
+	}
+	if need := w.group.Memory()*spaceFactor/100 + w.config.MinFreeDisk; free < need {
+		return &RefusedError{Reasons: []*shimv1.Reason{reason("disk", fmt.Sprintf(
+			"a snapshot may need %d MiB, and %s has %d MiB free", need>>20, w.local.Dir(), free>>20))}}
+	}
+	return nil
+}
+
+// learnPorts finds the ports on which the workload listens, or takes those that the configuration gives.
+func (w *Workload) learnPorts(ctx context.Context) ([]uint16, error) {
+	if w.config.Ports != nil {
+		return w.config.Ports, nil
+	}
+	helper, err := os.Open(w.helper)
+	if err != nil {
+		return nil, fmt.Errorf("listening ports: %w", err)
+	}
+	defer helper.Close()
+	sockets, err := w.runsc.ListeningSockets(ctx, w.opts.ID, helper)
+	if err != nil {
+		return nil, fmt.Errorf("listening ports: %w", err)
+	}
+	var ports []uint16
+	for _, s := range sockets {
+		if s.Proto == "tcp" {
+			ports = append(ports, s.Port)
+		}
+	}
+	slices.Sort(ports)
+	return slices.Compact(ports), nil
+}
+
+// sharesNamespace names another live workload in the same network namespace, or nothing.
+func (w *Workload) sharesNamespace() string {
+	records, err := handover.ListRecords(w.config.RunDir)
+	if err != nil {
+		return ""
+	}
+	for _, r := range records {
+		if r.Namespace == w.opts.Namespace && r.ID == w.opts.ID || !r.Alive() {
+			continue
+		}
+		other, err := readState(filepath.Join(r.Bundle, "hibernate", "state.json"))
+		if err == nil && other.Inode == w.holder.podInode && other.Linked {
+			return r.Namespace + "/" + r.ID
+		}
+	}
+	return ""
+}
+
+// isRefused says whether err is a reason rather than a failure.
+func isRefused(err error) bool {
+	var refused *RefusedError
+	return errors.As(err, &refused)
+}
+
+// summary is the reasons' codes, for a log line.
+func summary(reasons []*shimv1.Reason) string {
+	codes := make([]string, 0, len(reasons))
+	for _, r := range reasons {
+		codes = append(codes, r.GetCode())
+	}
+	return strings.Join(codes, ",")
+}

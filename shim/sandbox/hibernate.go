@@ -1,0 +1,241 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
+	"github.com/hibernate-runtime/hibernate/internal/undo"
+	"github.com/hibernate-runtime/hibernate/runsc"
+	"github.com/hibernate-runtime/hibernate/shim/lifecycle"
+	"github.com/hibernate-runtime/hibernate/snapshot"
+)
+
+const (
+	hibernateTimeout = 10 * time.Minute      // for the whole of it; a checkpoint writes all memory
+	quietFor         = 20 * time.Millisecond // without traffic from the sandbox before it is paused
+	quietWithin      = time.Second           // or the hibernation is undone
+)
+
+// Hibernate puts the workload to sleep and returns how that went. One that sleeps already answers with its last
+// hibernation; one under way is joined. Errors: *RefusedError, *AbortedError, *lifecycle.IllegalError, ctx's, or what
+// failed. After any error the workload runs on.
+func (w *Workload) Hibernate(ctx context.Context, why string, manual bool) (*shimv1.Transition, error) {
+	w.mu.Lock()
+	switch w.state {
+	case lifecycle.Asleep:
+		defer w.mu.Unlock()
+		return w.last.hibernate, nil
+	case lifecycle.Hibernating:
+		t := w.transition
+		w.mu.Unlock()
+		return t.result(ctx)
+	}
+	if reasons := w.blockers(manual); w.state == lifecycle.Awake && len(reasons) > 0 {
+		w.mu.Unlock()
+		return nil, &RefusedError{Reasons: reasons}
+	}
+	t, err := w.begin(lifecycle.Hibernate, newTransition("hibernate", why, "", hibernateTimeout, w.opts.Now, w.note))
+	w.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	go w.hibernate(t)
+	return t.result(ctx)
+}
+
+// begin starts a transition. The caller holds w.mu.
+func (w *Workload) begin(e lifecycle.WorkloadEvent, t *transition) (*transition, error) {
+	if err := w.move(e, nil); err != nil {
+		t.cancel(err)
+		return nil, err
+	}
+	w.transition = t
+	return t, nil
+}
+
+func (w *Workload) note(step string) {
+	if err := w.journal.Step(step); err != nil {
+		w.opts.Log.Warn("journal", "step", step, "error", err)
+	}
+}
+
+// hibernate runs the steps up to the commit, each of them undone when a later one fails or somebody talks to the
+// workload; then the memory is freed.
+func (w *Workload) hibernate(t *transition) {
+	if err := w.journal.Begin(t.record.GetKind(), t.record.GetId()); err != nil {
+		w.opts.Log.Warn("journal", "error", err)
+	}
+	var u undo.Stack
+	err := w.descend(t, &u)
+	if err == nil {
+		u.Release()
+		w.fallAsleep(t)
+		return
+	}
+	cause := err
+	if t.ctx.Err() != nil {
+		cause = context.Cause(t.ctx)
+	}
+	if errors.Is(cause, ErrKilled) { // nothing to go back to: whoever kills frees the sandbox
+		u.Release()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), undoTimeout)
+	defer cancel()
+	if e := t.always("undo", func() error { return u.Run(ctx) }); e != nil {
+		w.opts.Log.Error("hibernation could not be undone", "id", t.record.GetId(), "error", e)
+	}
+	w.stayAwake(t, cause)
+}
+
+// descend runs the steps before the commit.
+func (w *Workload) descend(t *transition, u *undo.Stack) error {
+	var ports []uint16
+	var incoming *snapshot.Incoming
+	var sealed snapshot.Sealed
+	steps := []struct {
+		name string
+		run  func(context.Context) error
+	}{
+		{"guard", func(ctx context.Context) (err error) {
+			if err = w.checkSpace(); err == nil {
+				ports, err = w.learnPorts(ctx)
+			}
+			return err
+		}},
+		{"quiesce", func(ctx context.Context) error { return w.quiesce(ctx, t, ports, u) }},
+		{"pause", func(ctx context.Context) error {
+			u.Push("resume", w.resumeSandbox)
+			return w.runsc.Pause(ctx, w.opts.ID)
+		}},
+		{"checkpoint", func(ctx context.Context) (err error) {
+			if incoming, err = w.local.Begin(ctx); err != nil {
+				return err
+			}
+			u.Push("incoming snapshot", func(context.Context) error { return incoming.Discard() })
+			return w.runsc.Checkpoint(ctx, w.opts.ID, runsc.CheckpointOptions{ImagePath: incoming.ImageDir()})
+		}},
+		{"verify", func(ctx context.Context) (err error) {
+			sealed, err = incoming.Seal(ctx)
+			return err
+		}},
+		{"commit", func(ctx context.Context) error { return w.commit(ctx, incoming, sealed) }},
+	}
+	for _, s := range steps {
+		if err := t.step(s.name, s.run); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// resumeSandbox undoes a pause that may not have happened.
+func (w *Workload) resumeSandbox(ctx context.Context) error {
+	err := w.runsc.Resume(ctx, w.opts.ID)
+	if errors.Is(err, runsc.ErrNotRunning) || errors.Is(err, runsc.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
+// quiesce closes the gate both ways. From here on the kernel keeps what peers send, the proxy holds new connections,
+// and either of them ends the hibernation.
+func (w *Workload) quiesce(ctx context.Context, t *transition, ports []uint16, u *undo.Stack) error {
+	w.mu.Lock()
+	w.ports = ports
+	w.mu.Unlock()
+	if w.link == nil {
+		return nil
+	}
+	u.Push("gate", w.openGate)
+	if err := w.closeGate(ctx, ports); err != nil {
+		return err
+	}
+	w.watchPackets()
+	if err := w.link.Disconnect(ctx); err != nil {
+		return err
+	}
+	quiet, cancel := context.WithTimeoutCause(ctx, quietWithin, errNotQuiet)
+	defer cancel()
+	if err := w.link.Quiet(quiet, quietFor); err != nil {
+		if t.ctx.Err() == nil && quiet.Err() != nil {
+			return errNotQuiet
+		}
+		return err
+	}
+	return nil
+}
+
+var errNotQuiet = fmt.Errorf("the sandbox did not stop sending within %v: %w", quietWithin, ErrActivity)
+
+func (w *Workload) commit(ctx context.Context, in *snapshot.Incoming, sealed snapshot.Sealed) error {
+	manifest, err := w.manifest(ctx, sealed)
+	if err != nil {
+		return err
+	}
+	s, err := in.Commit(ctx, manifest)
+	if err != nil {
+		return err
+	}
+	w.mu.Lock()
+	w.saved = saved{sequence: s.Manifest().Sequence, bytes: s.Size()}
+	w.mu.Unlock()
+	return nil
+}
+
+// fallAsleep frees the memory of a workload whose snapshot is committed.
+func (w *Workload) fallAsleep(t *transition) {
+	ctx, cancel := context.WithTimeout(context.Background(), undoTimeout)
+	defer cancel()
+	if err := t.always("free", func() error { return w.freeSandbox(ctx) }); err != nil {
+		w.opts.Log.Error("the sandbox's memory could not be freed cleanly", "id", t.record.GetId(), "error", err)
+	}
+	w.endTransition(t, lifecycle.Commit, "slept", "", nil)
+}
+
+// stayAwake ends a hibernation that did not happen.
+func (w *Workload) stayAwake(t *transition, cause error) {
+	outcome, err := "failed", cause
+	switch {
+	case isRefused(cause):
+		outcome = "refused"
+	case errors.Is(cause, ErrActivity), errors.Is(cause, ErrKilled), errors.Is(cause, ErrExited):
+		outcome, err = "aborted", &AbortedError{Cause: cause}
+	}
+	w.endTransition(t, lifecycle.Abort, outcome, cause.Error(), err)
+}
+
+// endTransition moves the workload and lets go whoever waits.
+func (w *Workload) endTransition(t *transition, e lifecycle.WorkloadEvent, outcome, detail string, err error) {
+	if e := w.journal.End(); e != nil {
+		w.opts.Log.Warn("journal", "error", e)
+	}
+	record := t.finish(outcome, detail, err)
+	w.mu.Lock()
+	w.transition = nil
+	w.count(record)
+	if e := w.move(e, record); e != nil {
+		w.opts.Log.Error("lifecycle", "error", e)
+	}
+	w.mu.Unlock()
+	t.cancel(nil)
+	close(t.done)
+	w.opts.Log.Info(record.GetKind(), "id", record.GetId(), "reason", record.GetReason(), "outcome", outcome,
+		"detail", detail, "ms", record.GetTotalMs())
+}
+
+// count keeps what Status tells of past transitions. The caller holds w.mu.
+func (w *Workload) count(r *shimv1.Transition) {
+	switch {
+	case r.GetKind() == "wake":
+		w.last.wake = r
+		w.wakes++
+	default:
+		w.last.hibernate = r
+		if r.GetOutcome() == "slept" {
+			w.sleeps++
+		}
+	}
+}

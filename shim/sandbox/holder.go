@@ -1,0 +1,75 @@
+package sandbox
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"syscall"
+
+	"github.com/containernetworking/plugins/pkg/ns"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+)
+
+// holder is the process whose pid containerd knows as the task's: it lives in the pod's network namespace, pins it, and
+// stays from Create to Delete whatever becomes of the sandbox.
+type holder struct {
+	process
+	given    string // path of the pod's namespace when the spec gives one; "" when the holder made it
+	podInode uint64
+	host     bool // the host's network: no namespace of its own
+}
+
+// podNamespace returns the spec's network namespace: its path, whether it is the host's, and whether it must be made.
+func podNamespace(spec *specs.Spec) (path string, host bool) {
+	if spec.Linux != nil {
+		for _, n := range spec.Linux.Namespaces {
+			if n.Type == specs.NetworkNamespace {
+				return n.Path, false
+			}
+		}
+	}
+	return "", true
+}
+
+// startHolder starts helper in the network namespace that the spec asks for.
+func startHolder(helper string, spec *specs.Spec) (*holder, error) {
+	path, host := podNamespace(spec)
+	cmd := exec.Command(helper, "hold")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if path == "" && !host {
+		cmd.SysProcAttr.Cloneflags = unix.CLONE_NEWNET
+	}
+	if err := startIn(path, cmd); err != nil {
+		return nil, fmt.Errorf("holder process %s: %w", helper, err)
+	}
+	h := &holder{process: identify(cmd.Process.Pid), given: path, host: host}
+	_ = cmd.Process.Release() // the shim's reaper sees its end
+	info, err := os.Stat(h.namespace())
+	if err != nil {
+		return nil, fmt.Errorf("holder process: %w", err)
+	}
+	h.podInode = info.Sys().(*syscall.Stat_t).Ino
+	return h, nil
+}
+
+// namespace is the path of the pod's network namespace for as long as the holder lives.
+func (h *holder) namespace() string { return fmt.Sprintf("/proc/%d/ns/net", h.Pid) }
+
+// startIn starts cmd with the network namespace at path; in the caller's when path is empty.
+func startIn(path string, cmd *exec.Cmd) error {
+	if path == "" {
+		return cmd.Start()
+	}
+	errs := make(chan error, 1)
+	go func() { // a thread that can't go back is ended with its goroutine
+		runtime.LockOSThread()
+		err := ns.WithNetNSPath(path, func(ns.NetNS) error { return cmd.Start() })
+		if err == nil {
+			runtime.UnlockOSThread()
+		}
+		errs <- err
+	}()
+	return <-errs
+}

@@ -1,0 +1,124 @@
+package sandbox
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/hibernate-runtime/hibernate/snapshot"
+)
+
+// facts are what the manifest says of runsc and the host. They cost some tens of milliseconds and don't change, so they
+// are gathered once, beside the start of the container.
+type facts struct {
+	done     chan struct{}
+	version  string
+	digest   string
+	features []string
+	err      error
+}
+
+// gatherFacts begins to learn about runsc and the CPU.
+func (w *Workload) gatherFacts() {
+	w.facts.done = make(chan struct{})
+	go func() {
+		defer close(w.facts.done)
+		ctx, cancel := context.WithTimeout(context.Background(), versionTimeout)
+		defer cancel()
+		var g errgroup.Group
+		var failed [3]error
+		g.Go(func() error { w.facts.version, failed[0] = w.runsc.Version(ctx); return nil })
+		g.Go(func() error { w.facts.features, failed[1] = w.runsc.CPUFeatures(ctx); return nil })
+		g.Go(func() error { w.facts.digest, failed[2] = w.runsc.Digest(); return nil })
+		_ = g.Wait()
+		w.facts.err = errors.Join(failed[:]...)
+	}()
+}
+
+// known waits for the facts.
+func (w *Workload) known(ctx context.Context) (*facts, error) {
+	select {
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	case <-w.facts.done:
+		return &w.facts, w.facts.err
+	}
+}
+
+// manifest describes the snapshot that is about to be committed.
+func (w *Workload) manifest(ctx context.Context, sealed snapshot.Sealed) (snapshot.Manifest, error) {
+	known, err := w.known(ctx)
+	if err != nil {
+		return snapshot.Manifest{}, fmt.Errorf("manifest: %w", err)
+	}
+	spec, err := json.Marshal(w.spec)
+	if err != nil {
+		return snapshot.Manifest{}, fmt.Errorf("manifest: %w", err)
+	}
+	digest, err := snapshot.SpecDigest(w.spec)
+	if err != nil {
+		return snapshot.Manifest{}, fmt.Errorf("manifest: %w", err)
+	}
+	attachment, err := json.Marshal(w.attachment)
+	if err != nil {
+		return snapshot.Manifest{}, fmt.Errorf("manifest: %w", err)
+	}
+	w.mu.Lock()
+	ports := w.ports
+	w.mu.Unlock()
+	return snapshot.Manifest{
+		Namespace: w.opts.Namespace, ID: w.opts.ID, Files: sealed.Files, SpecDigest: digest, Attachment: attachment, Ports: ports,
+		Runtime: snapshot.Runtime{
+			Version: known.version, SHA256: known.digest, Flags: w.runsc.Flags, Platform: w.config.Platform,
+			CPUFeatures: known.features, PageSize: os.Getpagesize(),
+		},
+		Host:       w.hostFacts(),
+		Containers: []snapshot.Container{{ID: w.opts.ID, Name: w.opts.ID, Spec: spec, SpecDigest: digest, Image: w.image}},
+	}, nil
+}
+
+// hostFacts is what gVisor does not check, kept to explain a failure. What can't be read stays empty.
+func (w *Workload) hostFacts() snapshot.Host {
+	name, _ := os.Hostname()
+	h := snapshot.Host{
+		Node: name, Architecture: runtime.GOARCH, BootID: firstLine("/proc/sys/kernel/random/boot_id"),
+		THP: firstLine("/sys/kernel/mm/transparent_hugepage/shmem_enabled"),
+	}
+	var u unix.Utsname
+	if unix.Uname(&u) == nil {
+		h.Kernel = unix.ByteSliceToString(u.Release[:])
+	}
+	if w.attachment != nil {
+		h.MTU = w.attachment.MTU
+	}
+	return h
+}
+
+func firstLine(path string) string {
+	data, err := os.ReadFile(filepath.Clean(path))
+	if err != nil {
+		return ""
+	}
+	line, _, _ := strings.Cut(string(data), "\n")
+	return line
+}
+
+// changedFields names what differs between the container's specification and the one of a snapshot.
+func (w *Workload) changedFields(m snapshot.Manifest) []string {
+	if len(m.Containers) != 1 {
+		return []string{"containers"}
+	}
+	fields, err := snapshot.SpecDiff(m.Containers[0].Spec, w.spec)
+	if err != nil {
+		return []string{"unreadable: " + err.Error()}
+	}
+	return fields
+}

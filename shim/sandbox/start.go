@@ -1,0 +1,147 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/hibernate-runtime/hibernate/internal/undo"
+	"github.com/hibernate-runtime/hibernate/network"
+	"github.com/hibernate-runtime/hibernate/shim/lifecycle"
+	"github.com/hibernate-runtime/hibernate/snapshot"
+)
+
+// Start runs the created container, or wakes what an earlier shim left asleep under the same name.
+func (w *Workload) Start(ctx context.Context) error {
+	w.mu.Lock()
+	c := w.root()
+	_, err := c.state.Next(lifecycle.Start)
+	asleep := w.state == lifecycle.Asleep
+	w.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	if err := w.joinNetwork(ctx); err != nil {
+		return err
+	}
+	if asleep {
+		_, err = w.Wake(ctx, "start", "")
+	} else {
+		err = w.startFresh(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	w.mu.Lock()
+	c.state, err = c.state.Next(lifecycle.Start)
+	w.mu.Unlock()
+	if err != nil { // it has ended already
+		return nil
+	}
+	w.offerAgain(ctx)
+	if w.hooks != nil {
+		return w.runHooks(ctx, w.hooks.Poststart, specs.StateRunning)
+	}
+	return nil
+}
+
+func (w *Workload) startFresh(ctx context.Context) error {
+	if err := w.prepareInner(ctx); err != nil {
+		return err
+	}
+	if err := w.local.SetState(ctx, snapshot.Awake); err != nil {
+		return fmt.Errorf("snapshots: %w", err)
+	}
+	return w.run(ctx)
+}
+
+// run starts the process of a booted sandbox and opens the way to it.
+func (w *Workload) run(ctx context.Context) error {
+	if err := w.runsc.Start(ctx, w.opts.ID); err != nil {
+		return err
+	}
+	return w.openGate(ctx)
+}
+
+// joinNetwork puts the sandbox behind its inner link. Engines set up the pod's network between Create and Start, so
+// this is the first moment that it can be read.
+func (w *Workload) joinNetwork(ctx context.Context) error {
+	if w.fixedReason != nil || w.link != nil {
+		return nil
+	}
+	attachment, err := network.Capture(ctx, w.holder.namespace())
+	var mesh *network.MeshError
+	switch {
+	case errors.Is(err, network.ErrNoNetwork):
+		return nil
+	case errors.As(err, &mesh):
+		return w.leaveLink(ctx, mesh)
+	case err != nil:
+		return fmt.Errorf("the pod's network: %w", err)
+	}
+	link, err := network.Open(ctx, network.Options{Pod: w.holder.namespace(), Inner: w.innerPath(), Attachment: attachment})
+	if err != nil {
+		return fmt.Errorf("inner link: %w", err)
+	}
+	w.gateMu.Lock()
+	w.link, w.attachment = link, attachment
+	w.gateMu.Unlock()
+	return w.saveState()
+}
+
+// leaveLink moves a created sandbox into the pod's own namespace: rules of others there expect its traffic, and an
+// inner link would pass them by.
+func (w *Workload) leaveLink(ctx context.Context, mesh *network.MeshError) error {
+	if err := w.freeSandbox(ctx); err != nil {
+		return err
+	}
+	w.mu.Lock()
+	w.fixedReason = reason("mesh", mesh.Error())
+	w.mu.Unlock()
+	w.setNetwork("")
+	if err := w.writeSpec(); err != nil {
+		return err
+	}
+	return errors.Join(w.boot(ctx), network.RemoveNamespace(w.innerPath()))
+}
+
+// findEarlier looks for what an earlier shim of this container left: a snapshot to restore at Start, or a loss to tell.
+func (w *Workload) findEarlier(_ context.Context, _ CreateRequest, _ *undo.Stack) error {
+	head, err := w.local.Head()
+	if errors.Is(err, snapshot.ErrNoHead) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	switch head.State {
+	case snapshot.Awake:
+		w.opts.Log.Warn("an earlier shim of this container ended while it was awake: that state is lost")
+	case snapshot.Asleep:
+		return w.adoptSnapshot()
+	}
+	return nil
+}
+
+func (w *Workload) adoptSnapshot() error {
+	s, err := w.local.Current()
+	if err != nil {
+		w.opts.Log.Error("the snapshot of an earlier shim can't be used", "error", err)
+		return nil
+	}
+	digest, err := snapshot.SpecDigest(w.spec)
+	if err != nil {
+		return err
+	}
+	if m := s.Manifest(); digest != m.SpecDigest {
+		why := fmt.Sprintf("the container's specification changed: %v", w.changedFields(m))
+		w.opts.Log.Warn("cold start", "reason", why)
+		return w.local.Quarantine(s, why)
+	}
+	w.state, w.saved = lifecycle.Asleep, saved{sequence: s.Manifest().Sequence, bytes: s.Size()}
+	w.ports = slices.Clone(s.Manifest().Ports)
+	return nil
+}

@@ -1,0 +1,224 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/typeurl/v2"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/hibernate-runtime/hibernate/api/handover"
+	"github.com/hibernate-runtime/hibernate/network"
+	"github.com/hibernate-runtime/hibernate/shim/lifecycle"
+	"github.com/hibernate-runtime/hibernate/shim/stdio"
+)
+
+// Process is what containerd may know of a container or an exec.
+type Process struct {
+	ID       string
+	Bundle   string
+	Pid      int
+	State    lifecycle.Container
+	Terminal bool
+	Stdio    stdio.Config
+	Exit     Exit
+}
+
+// Process describes a container, or one of its execs. A sleeping one is running.
+func (w *Workload) Process(id, exec string) (Process, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	c, err := w.container(id)
+	if err != nil {
+		return Process{}, fmt.Errorf("container %s: %w", id, err)
+	}
+	p := Process{ID: id, Bundle: c.Bundle, Pid: w.holder.Pid, State: c.state, Terminal: c.Terminal, Stdio: c.Stdio, Exit: c.exit}
+	if exec == "" {
+		return p, nil
+	}
+	e := c.execs[exec]
+	if e == nil {
+		return Process{}, fmt.Errorf("exec %s: %w", exec, ErrNotFound)
+	}
+	p.Terminal, p.Stdio, p.State, p.Exit = e.Terminal, e.Stdio, lifecycle.Created, Exit{}
+	switch {
+	case e.exit != nil:
+		p.State, p.Exit = lifecycle.Stopped, *e.exit
+	case e.started:
+		p.State = lifecycle.Running
+	}
+	return p, nil
+}
+
+// Pids are the workload's processes on the host: never none, since the holder is one.
+func (w *Workload) Pids() []int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	pids := []int{w.holder.Pid}
+	if w.sandboxPid != 0 {
+		pids = append(pids, w.sandboxPid)
+	}
+	return pids
+}
+
+// Wait returns when the container or exec has ended, through any number of sleeps.
+func (w *Workload) Wait(ctx context.Context, id, exec string) (Exit, error) {
+	w.mu.Lock()
+	c, err := w.container(id)
+	w.mu.Unlock()
+	if err != nil {
+		return Exit{}, fmt.Errorf("container %s: %w", id, err)
+	}
+	ended, exit := c.ended, func() Exit { return c.exit }
+	if exec != "" {
+		_, e, err := w.exec(id, exec)
+		if err != nil {
+			return Exit{}, err
+		}
+		ended, exit = e.ended, func() Exit { return *e.exit }
+	}
+	select {
+	case <-ctx.Done():
+		return Exit{}, context.Cause(ctx)
+	case <-ended:
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return exit(), nil
+	}
+}
+
+// Pause stops the container at a user's wish: it stays so through no sleep, since a paused one never sleeps.
+func (w *Workload) Pause(ctx context.Context) error {
+	if _, err := w.Wake(ctx, "pause", ""); err != nil {
+		return err
+	}
+	if err := w.userState(lifecycle.Pause); err != nil {
+		return err
+	}
+	err := w.runsc.Pause(ctx, w.opts.ID)
+	if err != nil {
+		err = errors.Join(err, w.userState(lifecycle.Resume))
+	}
+	return err
+}
+
+// Resume lets a paused container go on.
+func (w *Workload) Resume(ctx context.Context) error {
+	w.mu.Lock()
+	_, err := w.root().state.Next(lifecycle.Resume)
+	w.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	if err := w.runsc.Resume(ctx, w.opts.ID); err != nil {
+		return err
+	}
+	return w.userState(lifecycle.Resume)
+}
+
+func (w *Workload) userState(e lifecycle.ContainerEvent) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	next, err := w.root().state.Next(e)
+	if err != nil {
+		return err
+	}
+	if w.state != lifecycle.Awake {
+		return fmt.Errorf("the workload is %s: %w", w.state, ErrPrecondition)
+	}
+	w.root().state = next
+	return nil
+}
+
+// Resize sets the size of a terminal, in characters.
+func (w *Workload) Resize(id, exec string, width, height uint16) error {
+	relay, err := w.relay(id, exec)
+	if err != nil || relay == nil {
+		return err
+	}
+	return relay.Resize(width, height)
+}
+
+// CloseStdin ends the standard input. A sleeping process sees it when it wakes: its pipe lives through sleep.
+func (w *Workload) CloseStdin(id, exec string) error {
+	relay, err := w.relay(id, exec)
+	if err != nil || relay == nil {
+		return err
+	}
+	return relay.CloseStdin()
+}
+
+func (w *Workload) relay(id, exec string) (*stdio.Relay, error) {
+	if exec != "" {
+		_, e, err := w.exec(id, exec)
+		if err != nil {
+			return nil, err
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return e.relay, nil
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	c, err := w.container(id)
+	if err != nil {
+		return nil, fmt.Errorf("container %s: %w", id, err)
+	}
+	return c.relay, nil
+}
+
+// Update sets the container's limits. The cgroup lives through sleep, so it takes them at any time.
+func (w *Workload) Update(resources *specs.LinuxResources) error { return w.group.Update(resources) }
+
+// Metrics are the cgroup's, of the type that the host's cgroup version asks for. They never wake.
+func (w *Workload) Metrics() (typeurl.Any, error) { return w.group.Metrics() }
+
+// Delete removes a container that has ended or never started, and all that was made for it.
+func (w *Workload) Delete(ctx context.Context, id string) (Exit, error) {
+	w.mu.Lock()
+	c, err := w.container(id)
+	if err != nil {
+		w.mu.Unlock()
+		return Exit{}, fmt.Errorf("container %s: %w", id, err)
+	}
+	created := c.state == lifecycle.Created
+	_, err = c.state.Next(lifecycle.Delete)
+	w.mu.Unlock()
+	if err != nil {
+		return Exit{}, err
+	}
+	if created {
+		w.containerEnded(killedStatus, w.opts.Now())
+	}
+	select {
+	case <-ctx.Done():
+		return Exit{}, context.Cause(ctx)
+	case <-c.ended:
+	}
+	err = w.dismantle(ctx)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	c.state, _ = c.state.Next(lifecycle.Delete)
+	return c.exit, err
+}
+
+// dismantle takes down what Create made, in the opposite order.
+func (w *Workload) dismantle(ctx context.Context) error {
+	errs := []error{w.holder.kill(), w.podNS.Close()}
+	if w.hooks != nil {
+		if err := w.runHooks(ctx, w.hooks.Poststop, specs.StateStopped); err != nil {
+			w.opts.Log.Warn("poststop hook", "error", err) // as the specification asks: logged, and no more
+		}
+	}
+	errs = append(errs,
+		network.RemoveNamespace(w.innerPath()),
+		w.group.Delete(),
+		mount.UnmountRecursive(w.places.rootfs(), unix.MNT_DETACH),
+		handover.RemoveRecord(w.config.RunDir, w.opts.Namespace, w.opts.ID),
+		w.local.Close(),
+	)
+	return errors.Join(errs...)
+}

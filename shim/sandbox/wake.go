@@ -1,0 +1,246 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
+	"github.com/hibernate-runtime/hibernate/internal/config"
+	"github.com/hibernate-runtime/hibernate/network"
+	"github.com/hibernate-runtime/hibernate/runsc"
+	"github.com/hibernate-runtime/hibernate/shim/lifecycle"
+	"github.com/hibernate-runtime/hibernate/snapshot"
+)
+
+// ByRequest is the reason of a wake that a person or program asked for; it also tries a blocked workload again.
+const ByRequest = "request"
+
+// restoreAttempts bounds how often an intact snapshot is tried: about one restore in a thousand fails by itself.
+const restoreAttempts = 2
+
+// Wake returns when the workload is awake; callers share one wake. A hibernation that has not committed is undone by it.
+// The wake goes on when ctx ends. Errors: ErrBlocked, *lifecycle.IllegalError when the workload has ended, ctx's, or
+// what failed.
+func (w *Workload) Wake(ctx context.Context, why, id string) (*shimv1.Transition, error) {
+	for {
+		w.mu.Lock()
+		t := w.transition
+		switch w.state {
+		case lifecycle.Awake:
+			defer w.mu.Unlock()
+			return w.last.wake, nil
+		case lifecycle.Hibernating:
+			w.mu.Unlock()
+			t.cancel(fmt.Errorf("%w (%s)", ErrActivity, why))
+			if _, err := t.result(ctx); ctx.Err() != nil {
+				return nil, err
+			}
+			continue
+		case lifecycle.Waking:
+			w.mu.Unlock()
+			return t.result(ctx)
+		case lifecycle.Blocked:
+			if why != ByRequest {
+				w.mu.Unlock()
+				return nil, ErrBlocked
+			}
+		}
+		t, err := w.begin(lifecycle.Wake, newTransition("wake", why, id, w.config.WakeTimeout, w.opts.Now, w.note))
+		w.mu.Unlock()
+		if err != nil {
+			return nil, err
+		}
+		go w.wake(t)
+		return t.result(ctx)
+	}
+}
+
+// wake restores the snapshot, or follows policy when it can't.
+func (w *Workload) wake(t *transition) {
+	if err := w.journal.Begin(t.record.GetKind(), t.record.GetId()); err != nil {
+		w.opts.Log.Warn("journal", "error", err)
+	}
+	err := w.restoreNewest(t)
+	switch {
+	case err == nil:
+		w.awake(t, "restored", "")
+	case errors.Is(context.Cause(t.ctx), ErrKilled):
+		w.endTransition(t, lifecycle.Block, "killed", err.Error(), ErrKilled)
+	case w.config.OnRestoreFailure == config.RestoreBlock:
+		w.block(t, err)
+	default:
+		w.coldStart(t, err)
+	}
+}
+
+// restoreNewest restores the newest snapshot. A corrupt one is set aside and never restored.
+func (w *Workload) restoreNewest(t *transition) error {
+	s, err := w.local.Current()
+	if err != nil {
+		return fmt.Errorf("snapshot: %w", err)
+	}
+	for attempt := 1; ; attempt++ {
+		if err = w.restore(t, s); err == nil {
+			return nil
+		}
+		w.opts.Log.Error("restore", "id", t.record.GetId(), "sequence", s.Manifest().Sequence, "attempt", attempt, "error", err)
+		if e := w.discard(t); e != nil {
+			err = errors.Join(err, e)
+		}
+		if errors.Is(err, snapshot.ErrCorrupt) {
+			return errors.Join(err, w.local.Quarantine(s, err.Error()))
+		}
+		if attempt == restoreAttempts || t.ctx.Err() != nil || !worthRetrying(err) {
+			return err
+		}
+	}
+}
+
+// worthRetrying says whether another try of the same intact snapshot could end otherwise.
+func worthRetrying(err error) bool {
+	return !errors.Is(err, runsc.ErrVersion) && !errors.Is(err, runsc.ErrSpec) && !errors.Is(err, runsc.ErrMissing) &&
+		!errors.Is(err, snapshot.ErrNoSpace)
+}
+
+// discard frees a sandbox that didn't come to life.
+func (w *Workload) discard(t *transition) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), undoTimeout)
+	defer cancel()
+	return t.always("discard", func() error { return w.freeSandbox(ctx) })
+}
+
+// restore boots a sandbox and checks the snapshot side by side, then loads the one into the other. Nothing of the
+// snapshot reaches the sandbox before all of it was checked.
+func (w *Workload) restore(t *transition, s *snapshot.Snapshot) error {
+	if err := w.eligible(t, s); err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(t.ctx)
+	g.Go(func() error { return t.step("verify", func(context.Context) error { return s.Verify(ctx) }) })
+	g.Go(func() error { return t.step("boot", func(context.Context) error { return w.bootOnce(ctx) }) })
+	g.Go(func() error {
+		return t.step("claim", func(context.Context) error { return w.local.SetState(ctx, snapshot.Awake) })
+	})
+	g.Go(func() error { return t.step("inner", func(context.Context) error { return w.prepareInner(ctx) }) })
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	if err := t.step("restore", func(ctx context.Context) error {
+		return w.runsc.Restore(ctx, w.opts.ID, runsc.RestoreOptions{Bundle: w.places.sandbox(), ImagePath: s.ImageDir()})
+	}); err != nil {
+		return err
+	}
+	return t.step("open", w.openGate)
+}
+
+// eligible refuses a snapshot that this node or this container must not restore.
+func (w *Workload) eligible(t *transition, s *snapshot.Snapshot) error {
+	return t.step("choose", func(ctx context.Context) error {
+		m := s.Manifest()
+		known, err := w.known(ctx)
+		if err != nil {
+			return err
+		}
+		if m.Runtime.Version != known.version {
+			return fmt.Errorf("snapshot %d was made by runsc %s, this is %s: %w", m.Sequence, m.Runtime.Version, known.version, runsc.ErrVersion)
+		}
+		return nil
+	})
+}
+
+// bootOnce boots a sandbox, unless Create has done so already.
+func (w *Workload) bootOnce(ctx context.Context) error {
+	w.mu.Lock()
+	there := w.sandboxPid != 0
+	w.mu.Unlock()
+	if there {
+		return nil
+	}
+	return w.boot(ctx)
+}
+
+func (w *Workload) prepareInner(ctx context.Context) error {
+	if w.link == nil {
+		return nil
+	}
+	return w.link.PrepareInner(ctx)
+}
+
+// awake ends a wake well: the ladder, then what was asked meanwhile.
+func (w *Workload) awake(t *transition, outcome, detail string) {
+	w.unwatchPackets()
+	w.climb(t)
+	if err := w.saveState(); err != nil {
+		w.opts.Log.Warn("state file", "error", err)
+	}
+	w.endTransition(t, lifecycle.Woke, outcome, detail, nil)
+}
+
+// ladderTimeout bounds the checks after a restore; they never undo one.
+const ladderTimeout = 2 * time.Second
+
+// climb checks the path to the sandbox rung by rung and repairs what is broken.
+func (w *Workload) climb(t *transition) {
+	if w.link == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), ladderTimeout)
+	defer cancel()
+	w.mu.Lock()
+	ports := w.ports
+	w.mu.Unlock()
+	var rungs []network.Rung
+	_ = t.always("ladder", func() error { rungs = w.link.Check(ctx, ports); return nil })
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, r := range rungs {
+		t.record.Ladder = append(t.record.Ladder, &shimv1.Rung{Name: r.Name, Ok: r.OK, Repaired: r.Repaired, Detail: r.Detail})
+		if !r.OK || r.Repaired {
+			w.opts.Log.Warn("ladder", "id", t.record.GetId(), "rung", r.Name, "ok", r.OK, "repaired", r.Repaired, "detail", r.Detail)
+		}
+	}
+}
+
+// coldStart starts the container afresh inside the same task, because its state can't be restored, and says so.
+func (w *Workload) coldStart(t *transition, why error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), coldStartTimeout)
+	defer cancel()
+	err := t.always("cold-start", func() error {
+		if err := w.local.SetState(ctx, snapshot.Awake); err != nil {
+			return err
+		}
+		if err := w.bootOnce(ctx); err != nil {
+			return err
+		}
+		return w.run(ctx)
+	})
+	if err == nil {
+		w.awake(t, "cold-started", why.Error())
+		return
+	}
+	w.opts.Log.Error("cold start", "id", t.record.GetId(), "error", err)
+	err = errors.Join(why, err)
+	_ = w.discard(t)
+	w.endTransition(t, lifecycle.Block, "failed", err.Error(), err)
+	w.containerEnded(failedStatus, w.opts.Now())
+}
+
+const (
+	coldStartTimeout = time.Minute
+	// failedStatus is the exit status of a container that could be neither restored nor started.
+	failedStatus = 255
+)
+
+// block keeps the snapshot and waits for a person.
+func (w *Workload) block(t *transition, why error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), undoTimeout)
+	defer cancel()
+	if err := w.local.SetState(ctx, snapshot.Asleep); err != nil {
+		w.opts.Log.Error("snapshot's head", "id", t.record.GetId(), "error", err)
+	}
+	w.endTransition(t, lifecycle.Block, "blocked", why.Error(), fmt.Errorf("%w: %w", ErrBlocked, why))
+}

@@ -1,0 +1,144 @@
+// Package sandbox is one workload: its gVisor sandbox, its containers, its network and its snapshot, and how they are
+// made, put to sleep, woken and taken down.
+//
+// A *workload* owns containers. It is in one state of lifecycle.Workload at a time; what leads from one to the next is
+// a *transition*, a hibernation or a wake, made of named *steps* that are journalled and timed. Start and restore are
+// separate paths from the top down (start.go, wake.go).
+//
+// Locking: Workload.mu guards memory only and is never held across runsc, the network or the disk, so State, Pids,
+// Stats and Status answer at once whatever a transition is doing.
+package sandbox
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"sync"
+	"time"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
+	"github.com/hibernate-runtime/hibernate/internal/config"
+	"github.com/hibernate-runtime/hibernate/network"
+	"github.com/hibernate-runtime/hibernate/runsc"
+	"github.com/hibernate-runtime/hibernate/shim/cgroup"
+	"github.com/hibernate-runtime/hibernate/shim/journal"
+	"github.com/hibernate-runtime/hibernate/shim/lifecycle"
+	"github.com/hibernate-runtime/hibernate/snapshot"
+)
+
+// Workload is what hibernates. Make one with Create.
+type Workload struct {
+	opts    Options
+	places  places
+	config  *config.Config
+	runsc   *runsc.Client
+	local   *snapshot.Local
+	journal *journal.Journal
+	holder  *holder
+	podNS   *os.File // the pod's network namespace, for whoever dials into it
+	group   *cgroup.Group
+	helper  string
+	spec    *specs.Spec // as runsc sees it: frozen at Create
+	image   string
+	hooks   *specs.Hooks
+	created time.Time
+	facts   facts
+
+	// Set at Start, before the workload can hibernate, and never after.
+	link        *network.Link // nil: the sandbox is not behind an inner link
+	attachment  *network.Attachment
+	fixedReason *shimv1.Reason
+
+	gateMu    sync.Mutex // one flip of the gate and one change of the listeners at a time; held across netlink, nothing else
+	listeners map[uint16]*os.File
+	drain     *drainer
+	removed   bool // the link is gone
+
+	mu         sync.Mutex // guards the fields below; never held across runsc, network or disk
+	state      lifecycle.Workload
+	since      time.Time
+	containers []*Container
+	transition *transition
+	generation int // counts sandboxes: tells the exit of an earlier one apart
+	sandboxPid int
+	expected   bool // the sandbox's end is our own doing
+	ports      []uint16
+	gate       string
+	leases     map[string]time.Time
+	watchers   watchers
+	saved      saved
+	last       struct{ hibernate, wake *shimv1.Transition }
+	wakes      uint64
+	sleeps     uint64
+	stopWatch  context.CancelFunc // ends the watch for packets; nil when there is none
+}
+
+// saved tells of the newest snapshot.
+type saved struct{ sequence, bytes uint64 }
+
+// Root returns the workload's first container.
+func (w *Workload) root() *Container { return w.containers[0] }
+
+// container returns the container of that id. The caller holds w.mu.
+func (w *Workload) container(id string) (*Container, error) {
+	for _, c := range w.containers {
+		if c.ID == id && c.state != lifecycle.Deleted {
+			return c, nil
+		}
+	}
+	return nil, ErrNotFound
+}
+
+// move applies e to the workload's state, and tells the watchers. The caller holds w.mu. An illegal event changes
+// nothing.
+func (w *Workload) move(e lifecycle.WorkloadEvent, t *shimv1.Transition) error {
+	next, err := w.state.Next(e)
+	if err != nil {
+		return err
+	}
+	w.state, w.since = next, w.opts.Now()
+	w.announce(t)
+	return nil
+}
+
+// stateFile is what `delete` finds of a workload whose shim is gone. It names all that lives outside the shim.
+type stateFile struct {
+	Namespace  string   `json:"namespace"`
+	ID         string   `json:"id"`
+	RunDir     string   `json:"run_dir"`
+	Runsc      string   `json:"runsc"`
+	RunscRoot  string   `json:"runsc_root"`
+	RunscFlags []string `json:"runsc_flags"`
+	Inner      string   `json:"inner,omitempty"` // path of the inner namespace
+	Pod        string   `json:"pod,omitempty"`   // path of a pod namespace that outlives the container
+	Inode      uint64   `json:"pod_inode"`       // of the pod namespace: finds a second workload in the same one
+	Cgroup     string   `json:"cgroup"`          // as given to cgroup.Load
+	Rootfs     string   `json:"rootfs"`          // mount point
+	Snapshot   string   `json:"snapshot"`        // directory of the local tier
+	Holder     process  `json:"holder"`
+	Sandbox    process  `json:"sandbox"`
+	Hooks      []byte   `json:"hooks,omitempty"` // poststop hooks, as JSON
+	Linked     bool     `json:"linked"`
+}
+
+func (w *Workload) saveState() error {
+	w.mu.Lock()
+	pid := w.sandboxPid
+	w.mu.Unlock()
+	s := stateFile{
+		Namespace: w.opts.Namespace, ID: w.opts.ID, RunDir: w.config.RunDir,
+		Runsc: w.runsc.Path, RunscRoot: w.runsc.Root, RunscFlags: w.runsc.Flags,
+		Inner: w.innerPath(), Cgroup: w.group.Path(), Rootfs: w.places.rootfs(),
+		Snapshot: w.local.Dir(), Holder: w.holder.process, Linked: w.link != nil,
+		Inode: w.holder.podInode, Pod: w.holder.given,
+	}
+	if pid != 0 {
+		s.Sandbox = identify(pid)
+	}
+	if w.hooks != nil && len(w.hooks.Poststop) > 0 {
+		s.Hooks, _ = json.Marshal(w.hooks.Poststop)
+	}
+	return writeJSON(w.places.state(), s)
+}
