@@ -68,15 +68,14 @@ func parseSequence(name string) (uint64, bool) {
 // what may be gigabytes follows in emptyTrash. A name that is not there is
 // fine.
 func (l *Local) throwAway(name string) error {
+	if _, err := os.Lstat(l.path(name)); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
 	if err := os.Mkdir(l.path(trashDir), 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return l.removeNow(name, err)
 	}
 	target := l.path(trashDir, fmt.Sprintf("%s-%d", name, l.now().UnixNano()))
-	err := os.Rename(l.path(name), target)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
+	if err := os.Rename(l.path(name), target); err != nil {
 		return l.removeNow(name, err)
 	}
 	return nil
