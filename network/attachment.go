@@ -1,0 +1,53 @@
+package network
+
+import (
+	"net/netip"
+)
+
+// Attachment is what CNI gave the pod: enough to put the sandbox behind the
+// link now, and to compare at a later restore. Its JSON form is stable.
+type Attachment struct {
+	Interface    string         `json:"interface"` // in P
+	MAC          string         `json:"mac"`
+	MTU          int            `json:"mtu"`
+	Addresses    []netip.Prefix `json:"addresses"` // global ones, both families
+	Routes       []Route        `json:"routes,omitempty"`
+	PortMappings []PortMapping  `json:"portMappings,omitempty"` // best effort
+}
+
+// Route is a route of P's main table through the attachment's interface.
+type Route struct {
+	Destination netip.Prefix `json:"destination"`
+	Gateway     netip.Addr   `json:"gateway,omitzero"` // invalid: on the link
+	Source      netip.Addr   `json:"source,omitzero"`
+	Metric      int          `json:"metric,omitempty"`
+	OnLink      bool         `json:"onLink,omitempty"` // gateway outside the addresses' networks
+}
+
+// PortMapping is a port of the node that CNI forwards to the pod.
+type PortMapping struct {
+	HostIP        string `json:"hostIP,omitempty"`
+	HostPort      uint16 `json:"hostPort"`
+	ContainerPort uint16 `json:"containerPort"`
+	Protocol      string `json:"protocol,omitempty"`
+}
+
+// ipv4 gives the addresses that the link carries.
+func (a *Attachment) ipv4() []netip.Addr {
+	var list []netip.Addr
+	for _, p := range a.Addresses {
+		if p.Addr().Is4() {
+			list = append(list, p.Addr())
+		}
+	}
+	return list
+}
+
+func (a *Attachment) has(addr netip.Addr) bool {
+	for _, p := range a.Addresses {
+		if p.Addr() == addr {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,69 @@
+package network
+
+import (
+	"encoding/json"
+	"net/netip"
+	"os"
+	"path/filepath"
+
+	"github.com/containernetworking/cni/libcni"
+)
+
+// cachedPortMappings looks for the pod in what CNI's library caches of its last
+// ADD. The pod is known by its namespace's path, else by its address.
+func cachedPortMappings(dir, podNS string, a *Attachment) []PortMapping {
+	list, err := libcni.NewCNIConfigWithCacheDir(nil, dir, nil).GetCachedAttachments("")
+	if err != nil {
+		return nil
+	}
+	var byAddress []PortMapping
+	for _, c := range list {
+		if c.IfName != a.Interface {
+			continue
+		}
+		if c.NetNS == podNS {
+			return portMappings(c.CapabilityArgs)
+		}
+		if byAddress == nil && cachedResultHas(dir, c, a) {
+			byAddress = portMappings(c.CapabilityArgs)
+		}
+	}
+	return byAddress
+}
+
+func portMappings(args map[string]any) []PortMapping {
+	raw, err := json.Marshal(args["portMappings"])
+	if err != nil {
+		return nil
+	}
+	var list []PortMapping
+	if json.Unmarshal(raw, &list) != nil {
+		return nil
+	}
+	return list
+}
+
+// cachedResultHas reads the result's addresses, which libcni's listing leaves out.
+func cachedResultHas(dir string, c *libcni.NetworkAttachment, a *Attachment) bool {
+	name := c.Network + "-" + c.ContainerID + "-" + c.IfName
+	raw, err := os.ReadFile(filepath.Join(dir, "results", name))
+	if err != nil {
+		return false
+	}
+	var entry struct {
+		Result struct {
+			IPs []struct {
+				Address netip.Prefix `json:"address"`
+			} `json:"ips"`
+		} `json:"result"`
+	}
+	if json.Unmarshal(raw, &entry) != nil {
+		return false
+	}
+	for _, ip := range entry.Result.IPs {
+		if a.has(ip.Address.Addr()) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,81 @@
+package network
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/nftables"
+)
+
+// Counters count use, in both directions: datagrams and TCP segments that open,
+// close or carry data. Bytes include headers.
+type Counters struct{ Packets, Bytes uint64 }
+
+func (c Counters) plus(o Counters) Counters {
+	return Counters{c.Packets + o.Packets, c.Bytes + o.Bytes}
+}
+
+// Counters reads the activity so far. It never falls while the Link lives, even
+// when somebody flushes the table; a flip of the gate doesn't touch it.
+func (l *Link) Counters(ctx context.Context) (Counters, error) {
+	c, err := l.counter(ctx, counterActivity)
+	if err != nil {
+		return Counters{}, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c.Packets < l.last.Packets || c.Bytes < l.last.Bytes { // a new table
+		l.base = l.base.plus(l.last)
+	}
+	l.last = c
+	return l.base.plus(c), nil
+}
+
+// Spoofed reads how many packets from hib0 were dropped for what they claimed.
+func (l *Link) Spoofed(ctx context.Context) (Counters, error) {
+	return l.counter(ctx, counterSpoofed)
+}
+
+func (l *Link) counter(ctx context.Context, name string) (out Counters, err error) {
+	t := &nftables.Table{Name: tableName, Family: nftables.TableFamilyINet}
+	err = l.pod.withNFT(ctx, func(c *nftables.Conn) error {
+		o, err := c.GetObject(&nftables.CounterObj{Table: t, Name: name})
+		if err != nil {
+			return fmt.Errorf("read counter %s: %w", name, err)
+		}
+		counter, ok := o.(*nftables.CounterObj)
+		if !ok {
+			return fmt.Errorf("read counter %s: %w", name, ErrNoGate)
+		}
+		out = Counters{counter.Packets, counter.Bytes}
+		return nil
+	})
+	return out, err
+}
+
+// Quiet returns when the sandbox sent nothing for window, by the counter of what
+// the cut dropped; the context bounds the wait. ErrNotCut when the gate is open.
+func (l *Link) Quiet(ctx context.Context, window time.Duration) error {
+	if l.wanted().Position == GateOpen {
+		return fmt.Errorf("wait for quiet: %w", ErrNotCut)
+	}
+	tick := time.NewTicker(max(window/10, time.Millisecond))
+	defer tick.Stop()
+	before, err := l.counter(ctx, counterCut)
+	for since := time.Now(); err == nil && time.Since(since) < window; {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for quiet: %w", context.Cause(ctx))
+		case <-tick.C:
+		}
+		var now Counters
+		if now, err = l.counter(ctx, counterCut); now != before {
+			before, since = now, time.Now()
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("wait for quiet: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,65 @@
+// Package network puts a sandbox behind a link of its own, so that the pod's
+// network stands still while the sandbox comes and goes.
+//
+// # Vocabulary
+//
+// P is the pod's network namespace, made by CNI. It keeps its interface,
+// address and routes, and becomes the sandbox's router. I is the inner
+// namespace, ours, where runsc finds the pod's address. The link is the veth
+// pair between them: hib0 in P, eth0 in I. The gate is an nft table in P which
+// decides for each packet that is addressed to the pod whether the sandbox or
+// P itself gets it. It has three positions:
+//
+//	open    everything goes to the sandbox; no process of ours is in the path
+//	held    SYNs go to P: its transparent listeners complete the handshake, its
+//	        kernel refuses closed ports and answers echo; all else goes to hib0
+//	parked  SYNs too go to hib0
+//
+// Held and parked include the cut: nothing that comes from hib0 passes, and P
+// keeps its own ICMP unreachables to itself.
+//
+// A packet that goes to hib0 needs a neighbour there. [Link.Connect] sets it,
+// permanently; [Link.Disconnect] takes it away, and from then on the kernel
+// keeps the packets (1 MiB, the oldest go first) and reports a [Miss]; the next
+// Connect delivers them. P never asks for the neighbour on the wire and ignores
+// what the sandbox says about itself: a paused sandbox's netstack is still
+// alive and would take packets, acknowledge them and lose them.
+//
+// # The order that loses nothing
+//
+// No byte may be acknowledged by a sandbox that is then not saved with it. To
+// sleep:
+//
+//	l.Disconnect(ctx)                       // nothing new reaches I
+//	l.SetGate(ctx, Gate{Position: GateHeld, …}) // nothing leaves I: no ACK gets out
+//	l.Quiet(ctx, 20*time.Millisecond)       // what I had taken is dealt with
+//	pause, checkpoint
+//
+// The two first steps may come in either order: what reaches I before the cut
+// and is acknowledged after it was never acknowledged as far as the peer knows,
+// and comes again. What was in the veth's or the packet socket's queue is
+// handled by the sandbox within the quiet window, and so is part of what is
+// saved. To stay awake after all: SetGate(GateOpen), then Connect.
+//
+// To wake:
+//
+//	l.PrepareInner(ctx)                     // runsc strips I at each start
+//	create and restore
+//	l.SetGate(ctx, Gate{Position: GateOpen})    // first: answers must get out
+//	l.Connect(ctx)                          // the kernel delivers what it kept
+//	l.Check(ctx, ports)                     // the ladder, beside the traffic
+//
+// [Dial] reaches the sandbox while the gate is open only, since its answers come
+// from hib0.
+//
+// # State
+//
+// Everything lives in the kernel and is found again by [Open] from the two
+// paths; nothing is written to disk. The few sysctls of P that are not the
+// link's own are noted in hib0's alias as they were found, and [Link.Remove]
+// puts them back. Marks use the bits 0x30000000 and are OR-ed in, routing
+// tables are 4242001 (to the sandbox) and 4242002 (to P's own sockets), the nft
+// tables are called "hibernate". No verdict depends on conntrack.
+//
+// IPv4 is carried so far; attachments hold addresses of both families.
+package network

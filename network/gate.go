@@ -1,0 +1,219 @@
+package network
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/google/nftables"
+)
+
+// Position says who gets the packets that are addressed to the pod.
+type Position int
+
+// The gate's positions; see the package's documentation.
+const (
+	GateOpen Position = iota
+	GateHeld
+	GateParked
+)
+
+func (p Position) String() string {
+	switch p {
+	case GateOpen:
+		return "open"
+	case GateHeld:
+		return "held"
+	case GateParked:
+		return "parked"
+	}
+	return fmt.Sprintf("Position(%d)", int(p))
+}
+
+func parsePosition(s string) (Position, bool) {
+	for _, p := range []Position{GateOpen, GateHeld, GateParked} {
+		if p.String() == s {
+			return p, true
+		}
+	}
+	return GateOpen, false
+}
+
+// Gate is a position and the ports that P listens on when it is held. The ports
+// are kept in every position.
+type Gate struct {
+	Position Position
+	Ports    []uint16 // sorted when read back
+}
+
+func (g Gate) normal() Gate {
+	ports := slices.Clone(g.Ports)
+	slices.Sort(ports)
+	return Gate{Position: g.Position, Ports: slices.Compact(ports)}
+}
+
+func (g Gate) equal(o Gate) bool {
+	return g.Position == o.Position && slices.Equal(g.Ports, o.Ports)
+}
+
+// SetGate brings the gate into a position, in one transaction of the kernel: no
+// packet meets anything between. Counters go on. It also mends a table that
+// somebody changed.
+func (l *Link) SetGate(ctx context.Context, g Gate) error {
+	if _, ok := parsePosition(g.Position.String()); !ok {
+		return fmt.Errorf("gate: no such position: %s", g.Position)
+	}
+	g = g.normal()
+	if err := l.writeGate(ctx, g, false); err != nil {
+		// Something of ours was changed to what can't be brought back in place.
+		if again := l.writeGate(ctx, g, true); again != nil {
+			return fmt.Errorf("set gate %s: %w", g.Position, err)
+		}
+	}
+	l.mu.Lock()
+	l.gate = g
+	l.mu.Unlock()
+	return nil
+}
+
+func (l *Link) writeGate(ctx context.Context, g Gate, anew bool) error {
+	rs := l.ruleset(g)
+	return l.pod.withNFT(ctx, func(c *nftables.Conn) error {
+		if anew {
+			c.AddTable(rs.table)
+			c.DelTable(rs.table)
+		}
+		if err := rs.write(c, l.attachment.ipv4(), g.Ports); err != nil {
+			return err
+		}
+		return c.Flush()
+	})
+}
+
+func (l *Link) ruleset(g Gate) *ruleset {
+	return newRuleset(l.attachment.Interface, l.found.forwarded(), g)
+}
+
+// Gate reads the position and the ports back from the kernel. ErrNoGate when
+// the table is gone.
+func (l *Link) Gate(ctx context.Context) (g Gate, err error) {
+	rs := l.ruleset(Gate{})
+	err = l.pod.withNFT(ctx, func(c *nftables.Conn) error {
+		rules, err := c.GetRules(rs.table, &nftables.Chain{Name: chainToSandbox})
+		if err != nil {
+			return fmt.Errorf("read gate: %w", err)
+		}
+		if len(rules) == 0 {
+			return ErrNoGate
+		}
+		word, _ := strings.CutPrefix(commentOf(rules[len(rules)-1]), positionPrefix)
+		position, ok := parsePosition(word)
+		if !ok {
+			return ErrNoGate
+		}
+		g.Position = position
+		g.Ports, err = readPorts(c, rs.ports)
+		return err
+	})
+	return g, err
+}
+
+func readPorts(c *nftables.Conn, s *nftables.Set) ([]uint16, error) {
+	list, err := c.GetSetElements(s)
+	if err != nil {
+		return nil, fmt.Errorf("read the gate's ports: %w", err)
+	}
+	var ports []uint16
+	for _, e := range list {
+		if len(e.Key) >= 2 {
+			ports = append(ports, binary.BigEndian.Uint16(e.Key))
+		}
+	}
+	slices.Sort(ports)
+	return ports, nil
+}
+
+// wanted is the position last set.
+func (l *Link) wanted() Gate {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.gate
+}
+
+// checkGate compares the table with what it is to be: chains, their hooks, and
+// each rule by its comment.
+func (l *Link) checkGate(ctx context.Context) error {
+	want := l.wanted()
+	have, err := l.Gate(ctx)
+	if err != nil {
+		return err
+	}
+	if !have.equal(want) {
+		return fmt.Errorf("gate is %s %v, not %s %v", have.Position, have.Ports, want.Position, want.Ports)
+	}
+	rs := l.ruleset(want)
+	return l.pod.withNFT(ctx, func(c *nftables.Conn) error {
+		if err := checkChains(c, rs.table, rs.chains); err != nil {
+			return err
+		}
+		return rs.checkAddresses(c, len(l.attachment.ipv4()))
+	})
+}
+
+func (r *ruleset) checkAddresses(c *nftables.Conn, want int) error {
+	for set, n := range map[*nftables.Set]int{r.addresses: want, r.empty: len(emptySizes())} {
+		list, err := c.GetSetElements(set)
+		if err != nil {
+			return fmt.Errorf("nft set %s: %w", set.Name, err)
+		}
+		if len(list) != n {
+			return fmt.Errorf("nft set %s has %d elements, not %d", set.Name, len(list), n)
+		}
+	}
+	return nil
+}
+
+func checkChains(c *nftables.Conn, t *nftables.Table, want []chain) error {
+	list, err := c.ListChainsOfTableFamily(t.Family)
+	if err != nil {
+		return fmt.Errorf("list nft chains: %w", err)
+	}
+	for _, w := range want {
+		i := slices.IndexFunc(list, func(h *nftables.Chain) bool { return h.Table.Name == t.Name && h.Name == w.name })
+		if i < 0 {
+			return fmt.Errorf("nft chain %s is missing", w.name)
+		}
+		if !sameHook(list[i], w) {
+			return fmt.Errorf("nft chain %s is hooked elsewhere", w.name)
+		}
+		if err := checkRules(c, t, w); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func sameHook(have *nftables.Chain, want chain) bool {
+	if want.hook == nil || have.Hooknum == nil || have.Priority == nil {
+		return (want.hook == nil) == (have.Hooknum == nil)
+	}
+	return *have.Hooknum == *want.hook && *have.Priority == *want.priority
+}
+
+func checkRules(c *nftables.Conn, t *nftables.Table, want chain) error {
+	rules, err := c.GetRules(t, &nftables.Chain{Name: want.name})
+	if err != nil {
+		return fmt.Errorf("rules of nft chain %s: %w", want.name, err)
+	}
+	if len(rules) != len(want.rules) {
+		return fmt.Errorf("nft chain %s has %d rules, not %d", want.name, len(rules), len(want.rules))
+	}
+	for i, r := range rules {
+		if commentOf(r) != want.rules[i].comment {
+			return fmt.Errorf("nft chain %s: rule %d is not %q", want.name, i, want.rules[i].comment)
+		}
+	}
+	return nil
+}

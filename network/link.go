@@ -1,0 +1,116 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+)
+
+// Link is the inner link of one workload. Its methods may be called from several
+// goroutines; those that change something are idempotent. It holds descriptors
+// only: what it made stays until Remove, across processes.
+type Link struct {
+	pod, inner *side
+	attachment *Attachment
+	found      record // P's own sysctls as they were
+
+	mu   sync.Mutex // guards the below
+	gate Gate       // as last set
+	base Counters   // of tables that are gone
+	last Counters   // last reading of the present table
+}
+
+// Options name the two namespaces and what CNI gave the pod.
+type Options struct {
+	Pod, Inner string // paths; opened once, and kept
+	Attachment *Attachment
+}
+
+// Open makes the link, or adopts one that another process left, mending what is
+// missing. The gate is left as found, or opened when there is none. The sandbox
+// is reached after Connect.
+//
+// Errors: ErrHostNetwork, ErrNoIPv4, ErrShared (hib0 leads to another I).
+func Open(ctx context.Context, o Options) (*Link, error) {
+	if o.Attachment == nil || len(o.Attachment.Addresses) == 0 {
+		return nil, ErrNoNetwork
+	}
+	if len(o.Attachment.ipv4()) == 0 {
+		return nil, ErrNoIPv4
+	}
+	l := &Link{attachment: o.Attachment}
+	err := l.open(ctx, o)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open link of %s: %w", o.Pod, err), l.Close())
+	}
+	return l, nil
+}
+
+func (l *Link) open(ctx context.Context, o Options) (err error) {
+	if l.pod, err = openSide(o.Pod); err != nil {
+		return err
+	}
+	if l.inner, err = openSide(o.Inner); err != nil {
+		return err
+	}
+	for _, s := range []*side{l.pod, l.inner} {
+		own, err := isOwn(s.ns)
+		if err != nil {
+			return err
+		}
+		if own {
+			return ErrHostNetwork
+		}
+	}
+	return l.build(ctx)
+}
+
+// build brings every stage into place. The link's comes first, since it knows
+// how P was found; the inner one before anything can reach I.
+func (l *Link) build(ctx context.Context) error {
+	if err := l.repairLink(); err != nil {
+		return err
+	}
+	for _, s := range l.stages(ctx) {
+		if s.check() == nil {
+			continue
+		}
+		if err := s.repair(); err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+	}
+	return l.adoptGate(ctx)
+}
+
+func (l *Link) adoptGate(ctx context.Context) error {
+	g, err := l.Gate(ctx)
+	if errors.Is(err, ErrNoGate) {
+		return l.SetGate(ctx, Gate{Position: GateOpen})
+	}
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	l.gate = g
+	l.mu.Unlock()
+	if l.checkGate(ctx) == nil {
+		return nil
+	}
+	return l.SetGate(ctx, g)
+}
+
+// Attachment is what the link was opened with.
+func (l *Link) Attachment() *Attachment { return l.attachment }
+
+// Close gives the descriptors up and changes nothing.
+func (l *Link) Close() error {
+	var errs []error
+	for _, s := range []*side{l.pod, l.inner} {
+		if s != nil {
+			errs = append(errs, s.close())
+		}
+	}
+	l.pod, l.inner = nil, nil
+	return errors.Join(errs...)
+}

@@ -1,0 +1,121 @@
+package network
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// PrepareInner puts the addresses, the default route and P's neighbour back into
+// I, where runsc takes them from. To be called before each create: runsc takes
+// the addresses away when it starts or restores.
+func (l *Link) PrepareInner(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if l.checkInner() != nil {
+		if err := l.repairInner(); err != nil {
+			return fmt.Errorf("prepare I: %w", err)
+		}
+	}
+	inner, err := l.inner.link(innerName)
+	if err != nil {
+		return fmt.Errorf("prepare I: %w", err)
+	}
+	for _, a := range l.attachment.ipv4() {
+		if err := l.inner.route.AddrReplace(inner, &netlink.Addr{IPNet: host(a)}); err != nil {
+			return fmt.Errorf("prepare I: address %s: %w", a, err)
+		}
+	}
+	index := inner.Attrs().Index
+	route := &netlink.Route{LinkIndex: index, Dst: toIPNet(netip.PrefixFrom(netip.IPv4Unspecified(), 0)), Gw: gateway4.AsSlice(), Flags: unix.RTNH_F_ONLINK}
+	if err := l.inner.route.RouteReplace(route); err != nil {
+		return fmt.Errorf("prepare I: default route: %w", err)
+	}
+	outer, err := l.outer()
+	if err != nil {
+		return fmt.Errorf("prepare I: %w", err)
+	}
+	if err := l.inner.route.NeighSet(permanent(index, gateway4, outer.Attrs().HardwareAddr)); err != nil {
+		return fmt.Errorf("prepare I: neighbour %s: %w", gateway4, err)
+	}
+	return nil
+}
+
+func permanent(link int, a netip.Addr, mac net.HardwareAddr) *netlink.Neigh {
+	return &netlink.Neigh{LinkIndex: link, State: netlink.NUD_PERMANENT, IP: a.AsSlice(), HardwareAddr: mac}
+}
+
+// Connect sets the sandbox as hib0's neighbour. The kernel delivers at once what
+// it kept.
+func (l *Link) Connect(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	outer, inner, err := l.ends()
+	if err != nil {
+		return fmt.Errorf("connect: %w", err)
+	}
+	if outer == nil || inner == nil {
+		return fmt.Errorf("connect: the link is missing")
+	}
+	for _, a := range l.attachment.ipv4() {
+		if err := l.pod.route.NeighSet(permanent(outer.Attrs().Index, a, inner.Attrs().HardwareAddr)); err != nil {
+			return fmt.Errorf("connect: neighbour %s: %w", a, err)
+		}
+	}
+	return nil
+}
+
+// Disconnect takes the neighbour away: from now on the kernel keeps what goes to
+// the sandbox, and reports it.
+func (l *Link) Disconnect(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	outer, err := l.outer()
+	if err != nil {
+		return fmt.Errorf("disconnect: %w", err)
+	}
+	for _, a := range l.attachment.ipv4() {
+		err := l.pod.route.NeighDel(&netlink.Neigh{LinkIndex: outer.Attrs().Index, IP: a.AsSlice()})
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("disconnect: neighbour %s: %w", a, err)
+		}
+	}
+	return nil
+}
+
+func (l *Link) checkNeighbour() error {
+	outer, inner, err := l.ends()
+	if err != nil {
+		return err
+	}
+	if outer == nil || inner == nil {
+		return errors.New("the link is missing")
+	}
+	list, err := l.pod.route.NeighList(outer.Attrs().Index, netlink.FAMILY_V4)
+	if err != nil {
+		return fmt.Errorf("neighbours of %s: %w", outerName, err)
+	}
+	for _, a := range l.attachment.ipv4() {
+		i := slices.IndexFunc(list, func(n netlink.Neigh) bool { return toAddr(n.IP) == a })
+		if i < 0 {
+			return fmt.Errorf("no neighbour %s", a)
+		}
+		if list[i].State != netlink.NUD_PERMANENT {
+			return fmt.Errorf("neighbour %s is not permanent", a)
+		}
+		if mac := inner.Attrs().HardwareAddr; !bytes.Equal(list[i].HardwareAddr, mac) {
+			return fmt.Errorf("neighbour %s is %s, not %s", a, list[i].HardwareAddr, mac)
+		}
+	}
+	return nil
+}

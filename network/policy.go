@@ -1,0 +1,249 @@
+package network
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+func markRule(pref int, mark uint32, table int) *netlink.Rule {
+	r, mask := netlink.NewRule(), markMask
+	r.Family, r.Priority, r.Mark, r.Mask, r.Table = netlink.FAMILY_V4, pref, mark, &mask, table
+	return r
+}
+
+func localRule(pref int) *netlink.Rule {
+	r := netlink.NewRule()
+	r.Family, r.Priority, r.Table = netlink.FAMILY_V4, pref, unix.RT_TABLE_LOCAL
+	return r
+}
+
+func sandboxRule() *netlink.Rule { return markRule(prefSandbox, MarkSandbox, tableSandbox) }
+
+// ourRules come before the kernel's rule for local addresses, which moves from
+// 0 to 100: the pod's address is P's own, and yet routed on.
+func ourRules() []*netlink.Rule {
+	return []*netlink.Rule{
+		localRule(prefKernelLocal),
+		sandboxRule(),
+		markRule(prefLocal, MarkLocal, tableLocal),
+	}
+}
+
+func kernelRule() *netlink.Rule {
+	r := localRule(0)
+	r.Protocol = unix.RTPROT_KERNEL // as the kernel made it
+	return r
+}
+
+func sameRule(a netlink.Rule, b *netlink.Rule) bool {
+	return a.Priority == b.Priority && a.Table == b.Table && a.Mark == b.Mark &&
+		a.Src == nil && a.Dst == nil && a.IifName == "" && a.OifName == "" && !a.Invert
+}
+
+func (s *side) hasRule(want *netlink.Rule) (bool, error) {
+	list, err := s.route.RuleList(netlink.FAMILY_V4)
+	if err != nil {
+		return false, fmt.Errorf("list routing rules: %w", err)
+	}
+	for _, r := range list {
+		if sameRule(r, want) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+func (l *Link) checkPolicy() error {
+	for _, want := range ourRules() {
+		has, err := l.pod.hasRule(want)
+		if err != nil {
+			return err
+		}
+		if !has {
+			return fmt.Errorf("routing rule %d to table %d is missing", want.Priority, want.Table)
+		}
+	}
+	first, err := l.pod.hasRule(kernelRule())
+	if err != nil {
+		return err
+	}
+	if first {
+		return errors.New("the kernel's rule for local addresses comes first")
+	}
+	return l.checkOuterSettings()
+}
+
+func (l *Link) repairPolicy() error {
+	if err := l.applyOuterSettings(); err != nil {
+		return err
+	}
+	for _, want := range ourRules() {
+		if err := l.pod.addRule(want); err != nil {
+			return err
+		}
+	}
+	return l.pod.delRule(kernelRule())
+}
+
+func (s *side) addRule(r *netlink.Rule) error {
+	has, err := s.hasRule(r)
+	if err != nil || has {
+		return err
+	}
+	if err := s.route.RuleAdd(r); err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("add routing rule %d: %w", r.Priority, err)
+	}
+	return nil
+}
+
+// delRule removes every copy of a rule.
+func (s *side) delRule(r *netlink.Rule) error {
+	for {
+		has, err := s.hasRule(r)
+		if err != nil || !has {
+			return err
+		}
+		if err := s.route.RuleDel(r); err != nil {
+			return fmt.Errorf("delete routing rule %d: %w", r.Priority, err)
+		}
+	}
+}
+
+// outerWants runs inside P.
+func (l *Link) outerWants() ([]setting, error) {
+	all, err := readSysctl("net/ipv4/conf/all/rp_filter")
+	if err != nil {
+		return nil, err
+	}
+	return append(outerSettings(all), l.found.wanted(l.attachment.Interface)...), nil
+}
+
+func (l *Link) checkOuterSettings() error { return l.withOuterWants(checkSettings) }
+func (l *Link) applyOuterSettings() error { return l.withOuterWants(applySettings) }
+
+func (l *Link) withOuterWants(do func([]setting) error) error {
+	err := enter(l.pod.ns, func() error {
+		want, err := l.outerWants()
+		if err != nil {
+			return err
+		}
+		return do(want)
+	})
+	if err != nil {
+		return fmt.Errorf("P: %w", err)
+	}
+	return nil
+}
+
+// ourRoutes go with hib0. A local route may name any interface; this one needs
+// no loopback that is up.
+func (l *Link) ourRoutes(index int) []*netlink.Route {
+	list := []*netlink.Route{{
+		LinkIndex: index, Table: tableLocal, Type: unix.RTN_LOCAL, Scope: netlink.SCOPE_HOST,
+		Dst: toIPNet(netip.PrefixFrom(netip.IPv4Unspecified(), 0)),
+	}}
+	for _, a := range l.attachment.ipv4() {
+		list = append(list, &netlink.Route{LinkIndex: index, Table: tableSandbox, Scope: netlink.SCOPE_LINK, Dst: host(a)})
+	}
+	return list
+}
+
+func (l *Link) checkRoutes() error {
+	outer, err := l.outer()
+	if err != nil {
+		return err
+	}
+	for _, want := range l.ourRoutes(outer.Attrs().Index) {
+		filter := &netlink.Route{Table: want.Table, LinkIndex: want.LinkIndex}
+		have, err := l.pod.route.RouteListFiltered(netlink.FAMILY_V4, filter, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_OIF)
+		if err != nil {
+			return fmt.Errorf("routes of table %d: %w", want.Table, err)
+		}
+		if !hasRoute(have, want) {
+			return fmt.Errorf("route to %s in table %d is missing", want.Dst, want.Table)
+		}
+	}
+	return l.checkDefaultRoute()
+}
+
+func hasRoute(list []netlink.Route, want *netlink.Route) bool {
+	for _, r := range list {
+		if isDefault(r.Dst) == isDefault(want.Dst) && (isDefault(r.Dst) || r.Dst.String() == want.Dst.String()) {
+			return true
+		}
+	}
+	return false
+}
+
+// checkDefaultRoute: where CNI gave a default route, there is to be one still.
+func (l *Link) checkDefaultRoute() error {
+	if l.attachment.defaultRoute() == nil {
+		return nil
+	}
+	list, err := l.pod.route.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
+	if err != nil {
+		return fmt.Errorf("routes of P: %w", err)
+	}
+	for _, r := range list {
+		if isDefault(r.Dst) {
+			return nil
+		}
+	}
+	return errors.New("P's default route is missing")
+}
+
+func (a *Attachment) defaultRoute() *Route {
+	for i, r := range a.Routes {
+		if r.Destination.Bits() == 0 && r.Destination.Addr().Is4() {
+			return &a.Routes[i]
+		}
+	}
+	return nil
+}
+
+func (l *Link) repairRoutes() error {
+	outer, err := l.outer()
+	if err != nil {
+		return err
+	}
+	for _, r := range l.ourRoutes(outer.Attrs().Index) {
+		if err := l.pod.route.RouteReplace(r); err != nil {
+			return fmt.Errorf("route to %s in table %d: %w", r.Dst, r.Table, err)
+		}
+	}
+	if l.checkDefaultRoute() == nil {
+		return nil
+	}
+	return l.restoreDefaultRoute()
+}
+
+func (l *Link) restoreDefaultRoute() error {
+	link, err := l.pod.link(l.attachment.Interface)
+	if err != nil {
+		return err
+	}
+	if link == nil {
+		return fmt.Errorf("P's %s is missing", l.attachment.Interface)
+	}
+	d := l.attachment.defaultRoute()
+	r := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: toIPNet(d.Destination), Gw: d.Gateway.AsSlice(), Src: d.Source.AsSlice(), Priority: d.Metric}
+	if d.OnLink {
+		r.Flags = unix.RTNH_F_ONLINK
+	}
+	if err := l.pod.route.RouteReplace(r); err != nil {
+		return fmt.Errorf("P's default route: %w", err)
+	}
+	return nil
+}
+
+func (l *Link) outer() (netlink.Link, error) {
+	outer, err := l.pod.link(outerName)
+	if err == nil && outer == nil {
+		err = fmt.Errorf("%s is missing", outerName)
+	}
+	return outer, err
+}

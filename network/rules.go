@@ -1,0 +1,214 @@
+package network
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+)
+
+// Names of the gate's named objects.
+const (
+	counterActivity = "activity"
+	counterCut      = "cut"
+	counterSpoofed  = "spoofed"
+
+	chainFromSandbox = "from-sandbox"
+	chainToSandbox   = "to-sandbox"
+	chainActivity    = "activity"
+	chainProxied     = "proxied"
+
+	shortestTCP, longestTCP = 20, 60 // header lengths
+	ipv4Header              = 20
+)
+
+// ruleset is the whole of the gate's table for one position.
+type ruleset struct {
+	table     *nftables.Table
+	addresses *nftables.Set // the pod's
+	ports     *nftables.Set // those that P listens on when held
+	empty     *nftables.Set // (TCP header length, IP length) with no payload or one byte
+	chains    []chain
+}
+
+func newRuleset(primary string, forwarded bool, g Gate) *ruleset {
+	t := &nftables.Table{Name: tableName, Family: nftables.TableFamilyINet}
+	r := &ruleset{
+		table:     t,
+		addresses: &nftables.Set{Table: t, ID: 1, Name: "addresses", KeyType: nftables.TypeIPAddr},
+		ports:     &nftables.Set{Table: t, ID: 2, Name: "ports", KeyType: nftables.TypeInetService},
+		// The key's types are of the right sizes; what they are called is for nft's
+		// listing only.
+		empty: &nftables.Set{
+			Table: t, ID: 3, Name: "empty", Concatenation: true,
+			KeyType: nftables.MustConcatSetType(nftables.TypeInetProto, nftables.TypeInetService),
+		},
+	}
+	r.chains = []chain{
+		r.activity(), proxied(),
+		r.fromSandbox(g), r.toSandbox(g),
+		r.prerouting(primary), forward(primary, forwarded), output(g),
+	}
+	return r
+}
+
+// prerouting divides the traffic; what neither comes from the sandbox nor is
+// addressed to the pod is not the gate's business.
+func (r *ruleset) prerouting(primary string) chain {
+	return chain{
+		name: "prerouting", hook: nftables.ChainHookPrerouting, priority: nftables.ChainPriorityMangle, policy: nftables.ChainPolicyAccept,
+		rules: []rule{
+			when("from the sandbox", from(outerName), goTo(chainFromSandbox)),
+			when("to the pod", from(primary), isIPv4(), inSet(destinationOffset, r.addresses), goTo(chainToSandbox)),
+		},
+	}
+}
+
+func (r *ruleset) fromSandbox(g Gate) chain {
+	c := chain{name: chainFromSandbox}
+	if g.Position != GateOpen {
+		c.rules = append(c.rules, when("cut", count(counterCut), drop()))
+	}
+	c.rules = append(c.rules,
+		when("no IPv6 yet", notIPv4(), count(counterSpoofed), drop()),
+		when("spoofed", notInSet(sourceOffset, r.addresses), count(counterSpoofed), drop()),
+		// The ladder's probes are answered here; it sees the answers before nft does.
+		when("to the link's own address", toAddress(gateway4), drop()),
+		when("activity", jump(chainActivity)),
+		when("of P's sockets", ofSocket(expr.SocketKeyTransparent), jump(chainProxied)),
+	)
+	return c
+}
+
+func (r *ruleset) toSandbox(g Gate) chain {
+	c := chain{name: chainToSandbox, rules: []rule{
+		when("activity", jump(chainActivity)),
+		when("of P's sockets", ofSocket(expr.SocketKeyTransparent), jump(chainProxied)),
+	}}
+	if g.Position == GateHeld {
+		c.rules = append(c.rules,
+			when("held: P completes the handshake", opening(), toPort(r.ports), leave()),
+			when("held: P refuses", opening(), leave()),
+			when("held: P answers echo", icmpType(unixEchoRequest), leave()),
+		)
+	}
+	c.rules = append(c.rules, when(positionPrefix+g.Position.String(), mark(MarkSandbox)))
+	return c
+}
+
+const (
+	positionPrefix       = "position "
+	unixEchoRequest      = 8
+	icmpUnreachable byte = 3
+)
+
+// proxied is asked for packets of a transparent socket. The listener is bound to
+// the wildcard and passed over, else it would claim the sandbox's own
+// connections from its port. A handshake's last ACK belongs to a request socket,
+// for which "wildcard" does not match at all.
+func proxied() chain {
+	return chain{name: chainProxied, rules: []rule{
+		when("a listener", ofSocket(expr.SocketKeyWildcard), leave()),
+		when("a connection held by P", mark(MarkLocal), accept()),
+	}}
+}
+
+// activity counts what is use: datagrams, and segments that open, close or carry
+// data. Not bare ACKs, nor keep-alives with the one byte that some stacks send
+// (a byte of real data has PSH). Most packets of a busy connection are long and
+// decided by the first two comparisons.
+func (r *ruleset) activity() chain {
+	return chain{name: chainActivity, rules: []rule{
+		when("datagram", protocol(unix.IPPROTO_UDP), count(counterActivity), leave()),
+		when("neither", notProtocol(unix.IPPROTO_TCP), leave()),
+		when("long", longer(ipv4Header+longestTCP+1), count(counterActivity), leave()),
+		when("opens, closes or pushes", tcpFlags(fin|syn|psh, expr.CmpOpNeq, 0), count(counterActivity), leave()),
+		when("data", sizedNotIn(r.empty), count(counterActivity)),
+	}}
+}
+
+// forward keeps P from routing for its neighbours, which it did not do before.
+func forward(primary string, forwarded bool) chain {
+	c := chain{name: "forward", hook: nftables.ChainHookForward, priority: nftables.ChainPriorityFilter, policy: nftables.ChainPolicyAccept}
+	if !forwarded {
+		c.rules = []rule{when("no router", from(primary), notTo(outerName), drop())}
+	}
+	return c
+}
+
+// output: P must not tell peers that the sandbox can't be reached.
+func output(g Gate) chain {
+	c := chain{name: "output", hook: nftables.ChainHookOutput, priority: nftables.ChainPriorityFilter, policy: nftables.ChainPolicyAccept}
+	if g.Position != GateOpen {
+		c.rules = []rule{when("unreachable", isIPv4(), icmpType(icmpUnreachable), drop())}
+	}
+	return c
+}
+
+// write puts the table as it is to be into one batch. Objects that exist are
+// kept, so the counters go on.
+func (r *ruleset) write(c *nftables.Conn, addresses []netip.Addr, ports []uint16) error {
+	c.AddTable(r.table)
+	for _, name := range []string{counterActivity, counterCut, counterSpoofed} {
+		c.AddObj(&nftables.CounterObj{Table: r.table, Name: name})
+	}
+	if err := r.writeSets(c, addresses, ports); err != nil {
+		return err
+	}
+	var added []*nftables.Chain
+	for _, ch := range r.chains {
+		added = append(added, c.AddChain(ch.in(r.table)))
+		c.FlushChain(added[len(added)-1])
+	}
+	for i, ch := range r.chains {
+		for _, rule := range ch.rules {
+			c.AddRule(&nftables.Rule{Table: r.table, Chain: added[i], Exprs: rule.exprs, UserData: comment(rule.comment)})
+		}
+	}
+	return nil
+}
+
+func (r *ruleset) writeSets(c *nftables.Conn, addresses []netip.Addr, ports []uint16) error {
+	var addressKeys, portKeys []nftables.SetElement
+	for _, a := range addresses {
+		addressKeys = append(addressKeys, nftables.SetElement{Key: a.AsSlice()})
+	}
+	for _, p := range ports {
+		portKeys = append(portKeys, nftables.SetElement{Key: binaryutil.BigEndian.PutUint16(p)})
+	}
+	for _, s := range []struct {
+		set  *nftables.Set
+		keys []nftables.SetElement
+	}{{r.addresses, addressKeys}, {r.ports, portKeys}, {r.empty, emptySizes()}} {
+		if err := c.AddSet(s.set, nil); err != nil {
+			return fmt.Errorf("nft set %s: %w", s.set.Name, err)
+		}
+		c.FlushSet(s.set)
+		if len(s.keys) == 0 {
+			continue
+		}
+		if err := c.SetAddElements(s.set, s.keys); err != nil {
+			return fmt.Errorf("nft set %s: %w", s.set.Name, err)
+		}
+	}
+	return nil
+}
+
+// emptySizes lists each TCP header length with the IP length that leaves it no
+// payload, or one byte. A packet with IP options is not listed and so counts.
+func emptySizes() []nftables.SetElement {
+	var keys []nftables.SetElement
+	for length := uint16(shortestTCP); length <= longestTCP; length += 4 {
+		for payload := range uint16(2) {
+			key := make([]byte, 8)
+			key[0] = byte(length/4) << 4
+			binary.BigEndian.PutUint16(key[4:], ipv4Header+length+payload)
+			keys = append(keys, nftables.SetElement{Key: key})
+		}
+	}
+	return keys
+}

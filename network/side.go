@@ -1,0 +1,115 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/google/nftables"
+	mdnetlink "github.com/mdlayher/netlink"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// side is one end of the link: an open namespace with netlink sockets inside.
+type side struct {
+	ns    *os.File
+	route *netlink.Handle
+
+	mu     sync.Mutex // guards the below, and that one request is under way
+	nft    *nftables.Conn
+	socket *mdnetlink.Conn
+}
+
+func openSide(path string) (*side, error) {
+	ns, err := openNamespace(path)
+	if err != nil {
+		return nil, err
+	}
+	s := &side{ns: ns}
+	err = enter(ns, func() error {
+		s.route, err = netlink.NewHandle(unix.NETLINK_ROUTE)
+		return err
+	})
+	if err == nil {
+		err = s.route.SetSocketTimeout(netlinkMax)
+	}
+	if err != nil {
+		s.close()
+		return nil, fmt.Errorf("netlink in %s: %w", path, err)
+	}
+	return s, nil
+}
+
+func (s *side) close() error {
+	if s.route != nil {
+		s.route.Close()
+	}
+	s.mu.Lock()
+	err := s.closeNFT()
+	s.mu.Unlock()
+	return errors.Join(err, s.ns.Close())
+}
+
+func (s *side) closeNFT() error {
+	if s.nft == nil {
+		return nil
+	}
+	err := s.nft.CloseLasting()
+	s.nft, s.socket = nil, nil
+	return err
+}
+
+// withNFT runs fn on the side's nft connection. After an error the connection
+// is given up, since answers to the failed request may still wait in it.
+func (s *side) withNFT(ctx context.Context, fn func(*nftables.Conn) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.nft == nil {
+		if err := s.openNFT(); err != nil {
+			return err
+		}
+	}
+	deadline := time.Now().Add(netlinkMax)
+	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
+		deadline = d
+	}
+	err := s.socket.SetDeadline(deadline)
+	if err == nil {
+		err = fn(s.nft)
+	}
+	if err != nil {
+		s.closeNFT() // the error to report is fn's
+	}
+	return err
+}
+
+func (s *side) openNFT() error {
+	keep := func(c *mdnetlink.Conn) error { s.socket = c; return nil }
+	return enter(s.ns, func() error {
+		conn, err := nftables.New(nftables.AsLasting(), nftables.WithSockOptions(keep))
+		if err != nil {
+			return fmt.Errorf("nft in %s: %w", s.ns.Name(), err)
+		}
+		s.nft = conn
+		return nil
+	})
+}
+
+// link finds an interface by name; nil when there is none.
+func (s *side) link(name string) (netlink.Link, error) {
+	l, err := s.route.LinkByName(name)
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("interface %s: %w", name, err)
+	}
+	return l, nil
+}
