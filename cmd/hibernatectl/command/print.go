@@ -1,0 +1,40 @@
+package command
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+)
+
+// printJSON writes a message with the names and all the fields of its proto. (protojson varies its spaces on purpose;
+// they are made regular here.)
+func printJSON(out io.Writer, m proto.Message) error {
+	raw, err := protojson.MarshalOptions{UseProtoNames: true, EmitUnpopulated: true}.Marshal(m)
+	if err != nil {
+		return fmt.Errorf("encode the answer: %w", err)
+	}
+	var text bytes.Buffer
+	if err := json.Indent(&text, raw, "", "  "); err != nil {
+		return fmt.Errorf("encode the answer: %w", err)
+	}
+	text.WriteByte('\n')
+	_, err = out.Write(text.Bytes())
+	return err
+}
+
+// table writes aligned columns.
+type table struct{ w *tabwriter.Writer }
+
+func newTable(out io.Writer) table {
+	return table{tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)}
+}
+
+func (t table) row(cells ...string) { fmt.Fprintln(t.w, strings.Join(cells, "\t")) }
+
+func (t table) flush() error { return t.w.Flush() }

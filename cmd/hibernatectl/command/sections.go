@@ -1,0 +1,134 @@
+package command
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	daemonv1 "github.com/hibernate-runtime/hibernate/api/daemon/v1"
+	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
+)
+
+// printFacts writes the head of inspect.
+func printFacts(out io.Writer, w *daemonv1.Workload, now time.Time) error {
+	s := w.GetStatus()
+	t := newTable(out)
+	for _, fact := range [][2]string{
+		{"Workload", s.GetNamespace() + "/" + s.GetId()},
+		{"Identity", s.GetIdentity()},
+		{"Image", s.GetImage()},
+		{"State", stateFor(w, now)},
+		{"Idle for", idleFor(w)},
+		{"Sleeps in", sleepsIn(w)},
+		{"Memory", humanBytes(s.GetMemoryBytes())},
+		{"Snapshot", snapshot(s)},
+		{"Addresses", strings.Join(s.GetAddresses(), ", ")},
+		{"Ports", portList(s.GetPorts())},
+		{"Gate", s.GetGate()},
+		{"Slept / woken", fmt.Sprintf("%d / %d times", s.GetHibernations(), s.GetWakes())},
+		{"Age", ago(now, s.GetCreatedUnixMs())},
+		{"Processes", fmt.Sprintf("holder %d, sandbox %s", s.GetHolderPid(), pid(s.GetSandboxPid()))},
+		{"runsc", s.GetRunscVersion()},
+	} {
+		t.row(fact[0]+":", orNone(fact[1]))
+	}
+	return t.flush()
+}
+
+func snapshot(s *shimv1.StatusResponse) string {
+	if s.GetImageBytes() == 0 {
+		return none
+	}
+	return fmt.Sprintf("%s, sequence %d", humanBytes(s.GetImageBytes()), s.GetSequence())
+}
+
+func pid(n uint32) string {
+	if n == 0 {
+		return none
+	}
+	return strconv.Itoa(int(n))
+}
+
+func printBlockers(out io.Writer, blockers []*shimv1.Reason) error {
+	if len(blockers) == 0 {
+		return nil
+	}
+	fmt.Fprintln(out, "\nCan't hibernate now:")
+	for _, b := range blockers {
+		fmt.Fprintf(out, "  - %s [%s]\n", b.GetDetail(), b.GetCode())
+	}
+	return nil
+}
+
+func printContainers(out io.Writer, containers []*shimv1.Container) error {
+	if len(containers) == 0 {
+		return nil
+	}
+	fmt.Fprintln(out, "\nContainers:")
+	t := newTable(out)
+	t.row("  ID", "STATE", "EXECS")
+	for _, c := range containers {
+		t.row("  "+c.GetId(), c.GetState(), strconv.Itoa(int(c.GetExecs())))
+	}
+	return t.flush()
+}
+
+// printTransition writes one by stage. Stages overlap, so each has its start too.
+func printTransition(out io.Writer, title string, tr *shimv1.Transition, now time.Time) error {
+	if tr.GetId() == "" {
+		return nil
+	}
+	fmt.Fprintf(out, "\n%s (%s): %s after %s, %s ago, reason %s\n", title, tr.GetId(), tr.GetOutcome(),
+		humanMillis(tr.GetTotalMs()), ago(now, tr.GetStartedUnixMs()), orNone(tr.GetReason()))
+	if tr.GetDetail() != "" {
+		fmt.Fprintln(out, "  "+tr.GetDetail())
+	}
+	steps := slices.SortedStableFunc(slices.Values(tr.GetSteps()), func(a, b *shimv1.Step) int {
+		return int(1000 * (a.GetStartMs() - b.GetStartMs()))
+	})
+	t := newTable(out)
+	if len(steps) > 0 {
+		t.row("  STAGE", "TOOK", "FROM")
+	}
+	for _, step := range steps {
+		t.row("  "+step.GetName(), humanMillis(step.GetMs()), "+"+humanMillis(step.GetStartMs()))
+	}
+	if err := t.flush(); err != nil {
+		return err
+	}
+	return printLadder(out, tr.GetLadder())
+}
+
+func printLadder(out io.Writer, rungs []*shimv1.Rung) error {
+	if len(rungs) == 0 {
+		return nil
+	}
+	t := newTable(out)
+	t.row("  HEALTH", "RESULT", "DETAIL")
+	for _, rung := range rungs {
+		result := "ok"
+		if !rung.GetOk() {
+			result = "failed"
+		} else if rung.GetRepaired() {
+			result = "repaired"
+		}
+		t.row("  "+rung.GetName(), result, rung.GetDetail())
+	}
+	return t.flush()
+}
+
+func printSettings(out io.Writer, settings []*shimv1.Setting) error {
+	if len(settings) == 0 {
+		return nil
+	}
+	fmt.Fprintln(out, "\nSettings:")
+	t := newTable(out)
+	t.row("  KEY", "VALUE", "FROM")
+	for _, s := range settings {
+		t.row("  "+s.GetKey(), orNone(s.GetValue()), s.GetSource())
+	}
+	return t.flush()
+}

@@ -1,0 +1,65 @@
+package command
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	daemonv1 "github.com/hibernate-runtime/hibernate/api/daemon/v1"
+	"github.com/hibernate-runtime/hibernate/internal/version"
+)
+
+func newVersion(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use: "version", Short: "Show the versions of hibernatectl and of hibernated", Args: noArgs,
+		Long: "Shows the version of hibernatectl, and that of hibernated if it runs.",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, cancel := o.deadline(cmd.Context(), daemonTimeout)
+			defer cancel()
+			resp, err := askDaemon(ctx, o.runDir, daemonClient.Version, &daemonv1.VersionRequest{})
+			if o.output == "json" {
+				return versionJSON(cmd.OutOrStdout(), resp, err)
+			}
+			out := cmd.OutOrStdout()
+			fmt.Fprintf(out, "hibernatectl  %s\n", version.Version)
+			switch {
+			case errors.Is(err, errNoDaemon):
+				fmt.Fprintln(out, "hibernated    not running")
+			case err != nil:
+				return err
+			default:
+				since := time.UnixMilli(resp.GetStartedUnixMs()).UTC().Format(time.RFC3339)
+				fmt.Fprintf(out, "hibernated    %s, since %s\n", resp.GetVersion(), since)
+			}
+			return nil
+		},
+	}
+}
+
+// versions is what version -o json prints; hibernated is null when it does not run.
+type versions struct {
+	Hibernatectl string          `json:"hibernatectl"`
+	Hibernated   *daemonVersions `json:"hibernated"`
+}
+
+type daemonVersions struct {
+	Version       string `json:"version"`
+	StartedUnixMs int64  `json:"started_unix_ms"`
+}
+
+func versionJSON(out io.Writer, resp *daemonv1.VersionResponse, err error) error {
+	if err != nil && !errors.Is(err, errNoDaemon) {
+		return err
+	}
+	all := versions{Hibernatectl: version.Version}
+	if resp != nil {
+		all.Hibernated = &daemonVersions{resp.GetVersion(), resp.GetStartedUnixMs()}
+	}
+	encoder := json.NewEncoder(out)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(all)
+}

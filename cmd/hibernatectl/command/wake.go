@@ -1,0 +1,132 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hibernate-runtime/hibernate/api/handover"
+	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
+	"github.com/hibernate-runtime/hibernate/daemon/shimclient"
+)
+
+const wakeHelp = `Wakes a workload and returns when it is awake. A workload that is awake stays so.
+
+With --wait it also waits until one of the ports that were listening accepts a connection at the workload's address.`
+
+func newWake(o *options) *cobra.Command {
+	var wait bool
+	cmd := &cobra.Command{
+		Use: "wake [NAMESPACE/]ID", Short: "Wake a workload", Long: wakeHelp, Args: workloadArg,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			f, err := readFleet(o.runDir)
+			if err != nil {
+				return err
+			}
+			record, err := f.find(args[0])
+			if err != nil {
+				return err
+			}
+			ctx, cancel := o.deadline(cmd.Context(), 2*time.Minute)
+			defer cancel()
+			resp, err := wake(ctx, record, wait)
+			if err != nil {
+				return fmt.Errorf("%s: %w", keyOf(record), err)
+			}
+			if o.output == "json" {
+				return printJSON(cmd.OutOrStdout(), resp)
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is awake%s\n", keyOf(record), howWoken(resp.GetTransition()))
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&wait, "wait", false, "wait until a port that was listening accepts")
+	return cmd
+}
+
+func howWoken(t *shimv1.Transition) string {
+	if t.GetOutcome() == "" {
+		return ""
+	}
+	text := " (" + t.GetOutcome() + " in " + humanMillis(t.GetTotalMs())
+	if t.GetDetail() != "" {
+		text += ": " + t.GetDetail()
+	}
+	return text + ")"
+}
+
+func wake(ctx context.Context, record handover.Record, wait bool) (*shimv1.WakeResponse, error) {
+	client, err := dial(record)
+	if err != nil {
+		return nil, err
+	}
+	defer client.Close()
+	resp, err := client.Wake(ctx, &shimv1.WakeRequest{Reason: "request"})
+	if err != nil {
+		return nil, err
+	}
+	if resp.GetTransition().GetOutcome() == "blocked" {
+		return nil, fmt.Errorf("%w: %s", errNotAwake, resp.GetTransition().GetDetail())
+	}
+	if wait {
+		err = waitReady(ctx, client)
+	}
+	return resp, err
+}
+
+// waitReady returns when the workload is awake and one of its listening ports accepts; without ports, when it is awake.
+func waitReady(ctx context.Context, client *shimclient.Client) error {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		status, err := client.Status(ctx)
+		if err != nil {
+			return err
+		}
+		if status.GetState() == "awake" && (len(status.GetPorts()) == 0 || accepts(ctx, status)) {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("it is %s, and none of its ports %s accepts: %w",
+				status.GetState(), portList(status.GetPorts()), context.Cause(ctx))
+		}
+	}
+}
+
+// accepts tries each port at each address once.
+func accepts(ctx context.Context, status *shimv1.StatusResponse) bool {
+	dialer := net.Dialer{Timeout: time.Second}
+	for _, address := range status.GetAddresses() {
+		ip, err := parseAddress(address)
+		if err != nil {
+			continue
+		}
+		for _, port := range status.GetPorts() {
+			conn, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(ip.String(), strconv.Itoa(int(port))))
+			if err == nil {
+				_ = conn.Close()
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// parseAddress takes an address, with or without a prefix length.
+func parseAddress(text string) (netip.Addr, error) {
+	ip, _, _ := strings.Cut(text, "/")
+	addr, err := netip.ParseAddr(ip)
+	if err == nil && !addr.IsValid() {
+		err = errors.New("no address")
+	}
+	return addr, err
+}
