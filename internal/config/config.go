@@ -57,6 +57,15 @@ const (
 	StopExit   StopPolicy = "exit"   // end with status 143, without a wake
 )
 
+// LogFormat is the form of hibernated's log.
+type LogFormat string
+
+// The log formats.
+const (
+	LogText LogFormat = "text"
+	LogJSON LogFormat = "json"
+)
+
 // Config is the effective configuration of one workload, or of the node. The table in keys.go documents each field.
 type Config struct {
 	RunDir, DataDir string
@@ -75,12 +84,14 @@ type Config struct {
 	WakeTimeout      time.Duration
 	ExecIdleTimeout  time.Duration // 0: an exec counts however silent it is
 
-	MetricsAddress string // "": not served
-	LogLevel       slog.Level
-	PollInterval   time.Duration
-	IdleTimeoutMax time.Duration
-	CPUThreshold   int // percent of one core
-	CPUWindow      time.Duration
+	MetricsAddress  string // "": not served
+	LogLevel        slog.Level
+	LogFormat       LogFormat
+	MaxHibernations int // at a time; 0: one for each core
+	PollInterval    time.Duration
+	IdleTimeoutMax  time.Duration
+	CPUThreshold    int // percent of one core
+	CPUWindow       time.Duration
 
 	sources map[string]string
 }

@@ -148,10 +148,22 @@ func daemonKeys() []Key {
 			field: func(c *Config) *slog.Level { return &c.LogLevel },
 			doc:   "The least severity that hibernated logs. The shim's follows containerd's.",
 		}.key(),
+		setting[LogFormat]{
+			name: "log-format", scope: ScopeNode, codec: choice(LogText, LogJSON), def: raw{"text"},
+			field: func(c *Config) *LogFormat { return &c.LogFormat },
+			doc:   "How hibernated writes its log, to standard error.",
+		}.key(),
+		setting[int]{
+			name: "max-hibernations", scope: ScopeNode, def: raw{"0"},
+			codec: number(0, 1024, "; 0 is one for each core"),
+			field: func(c *Config) *int { return &c.MaxHibernations },
+			doc:   "How many workloads hibernated puts to sleep at the same time; the others wait for their turn.",
+		}.key(),
 		setting[time.Duration]{
 			name: "poll-interval", scope: ScopeNode, codec: span(100*time.Millisecond, time.Minute, ""), def: raw{"1s"},
 			field: func(c *Config) *time.Duration { return &c.PollInterval },
-			doc:   "How often hibernated asks the shims for activity.",
+			doc: "How often hibernated asks a shim for activity at most: a quarter of a short idle timeout, and " +
+				"up to 5 s where the timeout is long.",
 		}.key(),
 		setting[time.Duration]{
 			name: "idle-timeout-max", scope: ScopeNode, codec: span(time.Second, month, ""), def: raw{"30m"},
