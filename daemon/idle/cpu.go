@@ -26,6 +26,7 @@ func (w *cpuWindow) add(now time.Time, used, window time.Duration, fraction floa
 	}
 	w.points = append(w.points, cpuPoint{now, used})
 	w.trim(now.Add(-window))
+	fraction = max(fraction, 0)
 	budget := time.Duration(float64(window) * fraction)
 	if used-w.points[0].used <= budget {
 		return time.Time{}, false

@@ -19,7 +19,7 @@ import "time"
 
 // Policy holds the numbers that no workload sets for itself. The zero value of a field means its default.
 type Policy struct {
-	// CPUFraction of one core, over CPUWindow, above which computing is activity. Default 0.05.
+	// CPUFraction of one core, over CPUWindow, above which computing is activity. Default 0.05; negative for any.
 	CPUFraction float64
 	// CPUWindow is shortened to the workload's timeout where that is shorter. Default 10 s.
 	CPUWindow time.Duration
@@ -29,8 +29,9 @@ type Policy struct {
 	QuickWakes int
 	// RetryMin and RetryMax bound the wait after a refused or failed hibernation. Defaults 10 s and 5 min.
 	RetryMin, RetryMax time.Duration
-	// MaxInterval bounds the time between two samples. Default 5 s, half of the CPU window.
-	MaxInterval time.Duration
+	// Interval between two samples, where the timeout does not want more (a quarter of a short one) or allow less (a
+	// twentieth of a long one, up to MaxInterval). Defaults 1 s and 5 s, half of the CPU window.
+	Interval, MaxInterval time.Duration
 }
 
 // withDefaults returns p with its zero fields filled in.
@@ -41,7 +42,8 @@ func (p Policy) withDefaults() Policy {
 	setDefault(&p.QuickWakes, 1)
 	setDefault(&p.RetryMin, 10*time.Second)
 	setDefault(&p.RetryMax, 5*time.Minute)
-	setDefault(&p.MaxInterval, 5*time.Second)
+	setDefault(&p.Interval, time.Second)
+	setDefault(&p.MaxInterval, max(5*time.Second, p.Interval))
 	return p
 }
 

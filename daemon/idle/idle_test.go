@@ -177,6 +177,17 @@ func TestSteadyCPUKeepsAwake(t *testing.T) {
 	}
 }
 
+func TestNegativeFractionMeansAnyUse(t *testing.T) {
+	s := newStory(t, idle.Auto)
+	s.tracker = idle.NewTracker(idle.Policy{CPUFraction: -1})
+	s.observe()
+	s.pass(2 * time.Minute)
+	s.sample.CPU += time.Millisecond
+	s.observe()
+	s.wantReasons(idle.CPU)
+	s.pass(time.Hour).wantAction(idle.Hibernate).wantAt(7 * time.Minute)
+}
+
 func TestRestoreWorkIsNotUse(t *testing.T) {
 	s := newStory(t, idle.Auto)
 	s.sample.Timeout, s.sample.MinAwake = 2*time.Second, 0

@@ -160,9 +160,9 @@ func (t *Tracker) timeout(s Sample) time.Duration {
 	return timeout
 }
 
-// interval between samples: a twentieth of the timeout, so that sleep is late by 5 % at most; at least a second, or a
-// quarter of a short timeout; at most half of the CPU window.
+// interval between samples: a twentieth of the timeout, so that what is noticed late is late by 5 % at most, but no
+// less than Policy.Interval or a quarter of a short timeout, and no more than Policy.MaxInterval.
 func (t *Tracker) interval(s Sample) time.Duration {
-	floor := max(min(time.Second, s.Timeout/4), 10*time.Millisecond)
+	floor := max(min(t.policy.Interval, s.Timeout/4), 10*time.Millisecond)
 	return min(max(t.timeout(s)/20, floor), t.policy.MaxInterval)
 }

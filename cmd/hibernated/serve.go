@@ -1,0 +1,66 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"time"
+
+	systemd "github.com/coreos/go-systemd/v22/daemon"
+
+	"github.com/hibernate-runtime/hibernate/daemon"
+	"github.com/hibernate-runtime/hibernate/daemon/idle"
+	"github.com/hibernate-runtime/hibernate/internal/config"
+	"github.com/hibernate-runtime/hibernate/internal/version"
+	"github.com/hibernate-runtime/hibernate/network"
+)
+
+// wakeMargin is how much longer than a wake may take the daemon waits for the shim's answer.
+const wakeMargin = 5 * time.Second
+
+// serve runs the daemon as it is configured, and tells systemd, if that started it, when it is ready and when it ends.
+func serve(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
+	notify := func(state string) {
+		if _, err := systemd.SdNotify(false, state); err != nil {
+			log.Warn("systemd was not told", "state", state, "error", err)
+		}
+	}
+	stop := context.AfterFunc(ctx, func() { notify(systemd.SdNotifyStopping) })
+	defer stop()
+	return daemon.Run(ctx, daemon.Options{
+		RunDir:             cfg.RunDir,
+		RegistrationSocket: cfg.RegistrationSocket(),
+		APISocket:          cfg.APISocket(),
+		MetricsAddress:     cfg.MetricsAddress,
+		Version:            version.Version,
+		Policy:             policy(cfg),
+		Concurrent:         cfg.MaxHibernations,
+		WakeTimeout:        cfg.WakeTimeout + wakeMargin,
+		Dial:               dial,
+		Ready:              func() { notify(systemd.SdNotifyReady) },
+		Log:                log,
+	})
+}
+
+// policy is the configured part of the idle policy.
+func policy(cfg *config.Config) idle.Policy {
+	p := idle.Policy{
+		CPUFraction: float64(cfg.CPUThreshold) / 100, CPUWindow: cfg.CPUWindow,
+		MaxTimeout: cfg.IdleTimeoutMax, Interval: cfg.PollInterval,
+	}
+	if cfg.CPUThreshold == 0 {
+		p.CPUFraction = -1 // 0 would mean the default
+	}
+	return p
+}
+
+// dial is network.Dial as the proxy wants it.
+func dial(ctx context.Context, pod *os.File, client, target netip.AddrPort) (net.Conn, error) {
+	conn, err := network.Dial(ctx, pod, client, target)
+	if err != nil {
+		return nil, err
+	}
+	return conn, nil
+}
