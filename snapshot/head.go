@@ -69,6 +69,10 @@ func checkHead(h Head) (Head, error) {
 	return h, nil
 }
 
+// ReadHead reads head.json of dir without owning it: ErrNoHead, ErrVersion,
+// ErrCorrupt.
+func ReadHead(dir string) (Head, error) { return readHead(dir) }
+
 // readHead returns ErrNoHead, ErrVersion or ErrCorrupt where they apply.
 func readHead(dir string) (Head, error) {
 	var h Head

@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"encoding/json"
 	"slices"
 	"strings"
 	"testing"
@@ -120,7 +121,11 @@ func TestSpecDigestNamesWhatMatters(t *testing.T) {
 // specDiff also checks that the digests agree with it.
 func specDiff(t *testing.T, a, b *specs.Spec) []string {
 	t.Helper()
-	d, err := SpecDiff(a, b)
+	frozen, err := json.Marshal(a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := SpecDiff(frozen, b)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"encoding/json"
 	"fmt"
 	"reflect"
 	"slices"
@@ -8,16 +9,21 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// SpecDiff names the fields of new that keep it from waking with a snapshot
-// of old, as in "process.args[2]", "process.env.LANG" or
-// "mounts[/data].options", sorted. It is empty exactly when the digests are
-// equal. It never tells values, which may be secrets.
-func SpecDiff(old, new *specs.Spec) ([]string, error) {
-	a, err := relevant(old)
+// SpecDiff names the fields of spec that keep its container from waking with a
+// snapshot of frozen, the JSON of a spec as in [Container].Spec: as in
+// "process.args[2]", "process.env.LANG" or "mounts[/data].options", sorted.
+// It is empty exactly when the digests are equal. It never tells values, which
+// may be secrets.
+func SpecDiff(frozen json.RawMessage, spec *specs.Spec) ([]string, error) {
+	var old specs.Spec
+	if err := json.Unmarshal(frozen, &old); err != nil {
+		return nil, fmt.Errorf("frozen spec: %w", err)
+	}
+	a, err := relevant(&old)
 	if err != nil {
 		return nil, err
 	}
-	b, err := relevant(new)
+	b, err := relevant(spec)
 	if err != nil {
 		return nil, err
 	}
