@@ -21,7 +21,7 @@ func (w *Workload) openGate(ctx context.Context) error {
 	}
 	w.gateMu.Lock()
 	defer w.gateMu.Unlock()
-	if err := w.setGate(ctx, network.Gate{Position: network.Open}); err != nil {
+	if err := w.setGate(ctx, network.Gate{Position: network.GateOpen}); err != nil {
 		return err
 	}
 	return w.link.Connect(ctx)
@@ -32,10 +32,10 @@ func (w *Workload) openGate(ctx context.Context) error {
 func (w *Workload) closeGate(ctx context.Context, ports []uint16) error {
 	w.gateMu.Lock()
 	defer w.gateMu.Unlock()
-	position := network.Held
+	position := network.GateHeld
 	if err := w.offer(ctx, ports); err != nil {
 		w.opts.Log.Debug("the gate parks", "reason", err)
-		position = network.Parked
+		position = network.GateParked
 	}
 	return w.setGate(ctx, network.Gate{Position: position, Ports: ports})
 }
@@ -90,11 +90,17 @@ func (w *Workload) listen(ctx context.Context, ports []uint16) error {
 	return nil
 }
 
+// address is where the workload is dialed; "" without a network.
 func (w *Workload) address() string {
-	if w.attachment == nil || len(w.attachment.Addresses) == 0 {
+	if w.attachment == nil {
 		return ""
 	}
-	return w.attachment.Addresses[0].Addr().String()
+	for _, a := range w.attachment.Addresses {
+		if a.Addr().Is4() {
+			return a.Addr().String()
+		}
+	}
+	return ""
 }
 
 // offerAgain makes the workload known to the daemon, in whatever state it is.
@@ -114,8 +120,8 @@ func (w *Workload) offerAgain(ctx context.Context) {
 		w.opts.Log.Debug("registration", "error", err)
 		return
 	}
-	if gate == network.Parked.String() {
-		if err := w.setGate(ctx, network.Gate{Position: network.Held, Ports: ports}); err != nil {
+	if gate == network.GateParked.String() {
+		if err := w.setGate(ctx, network.Gate{Position: network.GateHeld, Ports: ports}); err != nil {
 			w.opts.Log.Warn("gate", "error", err)
 		}
 	}
@@ -139,8 +145,8 @@ func (w *Workload) DaemonDown() {
 	ports, gate := w.ports, w.gate
 	w.mu.Unlock()
 	var err error
-	if gate == network.Held.String() {
-		err = w.setGate(ctx, network.Gate{Position: network.Parked, Ports: ports})
+	if gate == network.GateHeld.String() {
+		err = w.setGate(ctx, network.Gate{Position: network.GateParked, Ports: ports})
 	}
 	w.gateMu.Unlock()
 	if err != nil {

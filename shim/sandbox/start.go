@@ -8,6 +8,7 @@ import (
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
+	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
 	"github.com/hibernate-runtime/hibernate/internal/undo"
 	"github.com/hibernate-runtime/hibernate/network"
 	"github.com/hibernate-runtime/hibernate/shim/lifecycle"
@@ -73,33 +74,45 @@ func (w *Workload) joinNetwork(ctx context.Context) error {
 		return nil
 	}
 	attachment, err := network.Capture(ctx, w.holder.namespace())
-	var mesh *network.MeshError
+	var mesh *network.ErrMesh
 	switch {
 	case errors.Is(err, network.ErrNoNetwork):
 		return nil
 	case errors.As(err, &mesh):
-		return w.leaveLink(ctx, mesh)
+		return w.leaveLink(ctx, reason("mesh", mesh.Error()))
 	case err != nil:
 		return fmt.Errorf("the pod's network: %w", err)
 	}
 	link, err := network.Open(ctx, network.Options{Pod: w.holder.namespace(), Inner: w.innerPath(), Attachment: attachment})
-	if err != nil {
+	switch {
+	case errors.Is(err, network.ErrShared):
+		return w.leaveLink(ctx, reason("namespace-shared", err.Error()))
+	case errors.Is(err, network.ErrNoIPv4):
+		return w.leaveLink(ctx, reason("no-ipv4", "the pod has no IPv4 address, and the inner link carries no IPv6 yet"))
+	case err != nil:
 		return fmt.Errorf("inner link: %w", err)
+	}
+	gate, err := link.Gate(ctx)
+	if err != nil {
+		return errors.Join(fmt.Errorf("inner link: %w", err), link.Close())
 	}
 	w.gateMu.Lock()
 	w.link, w.attachment = link, attachment
 	w.gateMu.Unlock()
+	w.mu.Lock()
+	w.gate = gate.Position.String()
+	w.mu.Unlock()
 	return w.saveState()
 }
 
-// leaveLink moves a created sandbox into the pod's own namespace: rules of others there expect its traffic, and an
-// inner link would pass them by.
-func (w *Workload) leaveLink(ctx context.Context, mesh *network.MeshError) error {
+// leaveLink moves a created sandbox into the pod's own namespace, where an inner link would do harm: rules of others
+// there expect its traffic, or the link can't carry it.
+func (w *Workload) leaveLink(ctx context.Context, why *shimv1.Reason) error {
 	if err := w.freeSandbox(ctx); err != nil {
 		return err
 	}
 	w.mu.Lock()
-	w.fixedReason = reason("mesh", mesh.Error())
+	w.fixedReason = why
 	w.mu.Unlock()
 	w.setNetwork("")
 	if err := w.writeSpec(); err != nil {
