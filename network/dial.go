@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
@@ -18,12 +19,21 @@ import (
 // calls. pod stays the caller's. The gate must be open; while the neighbour is
 // missing the connection waits in the kernel.
 func Dial(ctx context.Context, pod *os.File, client, target netip.AddrPort) (*net.TCPConn, error) {
-	c, err := dial(ctx, pod, client.Addr().Unmap(), netip.AddrPortFrom(target.Addr().Unmap(), target.Port()))
-	if err != nil {
-		return nil, fmt.Errorf("dial %s for %s: %w", target, client, err)
+	to := netip.AddrPortFrom(target.Addr().Unmap(), target.Port())
+	var err error
+	for range portTries {
+		var c *net.TCPConn
+		if c, err = dial(ctx, pod, client.Addr().Unmap(), to); err == nil {
+			return c, nil
+		}
+		if !errors.Is(err, unix.EADDRNOTAVAIL) { // that one is connected there already
+			break
+		}
 	}
-	return c, nil
+	return nil, fmt.Errorf("dial %s for %s: %w", target, client, err)
 }
+
+const portTries = 64
 
 func dial(ctx context.Context, pod *os.File, client netip.Addr, target netip.AddrPort) (*net.TCPConn, error) {
 	if client.Is4() != target.Addr().Is4() {
@@ -42,12 +52,8 @@ func dial(ctx context.Context, pod *os.File, client netip.Addr, target netip.Add
 	if err != nil {
 		return nil, err
 	}
-	var failed error
-	if err := raw.Control(func(fd uintptr) { failed = startConnect(int(fd), client, target) }); err != nil {
+	if err := control(raw, func(fd int) error { return startConnect(fd, client, target) }); err != nil {
 		return nil, err
-	}
-	if failed != nil {
-		return nil, failed
 	}
 	if err := awaitConnect(ctx, f, raw); err != nil {
 		return nil, err
@@ -65,26 +71,31 @@ func dial(ctx context.Context, pod *os.File, client netip.Addr, target netip.Add
 }
 
 func startConnect(fd int, client netip.Addr, target netip.AddrPort) error {
-	for _, o := range []struct {
-		name              string
-		level, opt, value int
-	}{
-		transparentOption(client),
-		{"source port at connect", unix.SOL_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1},
-		{"source port range", unix.SOL_IP, unix.IP_LOCAL_PORT_RANGE, ProxyPortHigh<<16 | ProxyPortLow},
-		{"mark", unix.SOL_SOCKET, unix.SO_MARK, int(MarkSandbox)},
-	} {
-		if err := unix.SetsockoptInt(fd, o.level, o.opt, o.value); err != nil {
-			return fmt.Errorf("socket option %s: %w", o.name, err)
-		}
+	err := setOptions(fd, transparentOption(client), reuseOption,
+		socketOption{"mark", unix.SOL_SOCKET, unix.SO_MARK, int(MarkSandbox)})
+	if err != nil {
+		return err
 	}
-	if err := unix.Bind(fd, sockaddr(netip.AddrPortFrom(client, 0))); err != nil {
+	if err := bindProxyPort(fd, client); err != nil {
 		return fmt.Errorf("bind to the client's address: %w", err)
 	}
 	if err := unix.Connect(fd, sockaddr(target)); err != nil && !errors.Is(err, unix.EINPROGRESS) {
 		return fmt.Errorf("connect: %w", err)
 	}
 	return nil
+}
+
+// bindProxyPort picks a port itself: the kernel clamps IP_LOCAL_PORT_RANGE to
+// the namespace's range, which is the one that clients use.
+func bindProxyPort(fd int, client netip.Addr) (err error) {
+	for range portTries {
+		port := ProxyPortLow + rand.IntN(ProxyPortHigh-ProxyPortLow+1)
+		err = unix.Bind(fd, sockaddr(netip.AddrPortFrom(client, uint16(port))))
+		if !errors.Is(err, unix.EADDRINUSE) {
+			return err
+		}
+	}
+	return err
 }
 
 // awaitConnect waits in the runtime's poller: no thread is kept.

@@ -39,23 +39,13 @@ func listen(f *os.File, port uint16) error {
 	if err != nil {
 		return err
 	}
-	var failed error
-	err = raw.Control(func(fd uintptr) { failed = listenOn(int(fd), port) })
-	if err != nil {
-		return err
-	}
-	return failed
+	return control(raw, func(fd int) error { return listenOn(fd, port) })
 }
 
 func listenOn(fd int, port uint16) error {
 	wildcard := netip.IPv4Unspecified()
-	for _, o := range []socketOption{
-		{"reuse address", unix.SOL_SOCKET, unix.SO_REUSEADDR, 1},
-		transparentOption(wildcard),
-	} {
-		if err := unix.SetsockoptInt(fd, o.level, o.opt, o.value); err != nil {
-			return fmt.Errorf("socket option %s: %w", o.name, err)
-		}
+	if err := setOptions(fd, reuseOption, transparentOption(wildcard)); err != nil {
+		return err
 	}
 	if err := unix.Bind(fd, sockaddr(netip.AddrPortFrom(wildcard, port))); err != nil {
 		return os.NewSyscallError("bind", err)

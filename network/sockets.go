@@ -1,8 +1,10 @@
 package network
 
 import (
+	"fmt"
 	"net/netip"
 	"os"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -20,9 +22,28 @@ func streamSocket(a netip.Addr) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "tcp"), nil
 }
 
-type socketOption = struct {
+type socketOption struct {
 	name              string
 	level, opt, value int
+}
+
+var reuseOption = socketOption{"reuse address", unix.SOL_SOCKET, unix.SO_REUSEADDR, 1}
+
+func setOptions(fd int, options ...socketOption) error {
+	for _, o := range options {
+		if err := unix.SetsockoptInt(fd, o.level, o.opt, o.value); err != nil {
+			return fmt.Errorf("socket option %s: %w", o.name, err)
+		}
+	}
+	return nil
+}
+
+// control runs fn on a descriptor that the poller knows.
+func control(raw syscall.RawConn, fn func(fd int) error) (err error) {
+	if outer := raw.Control(func(fd uintptr) { err = fn(int(fd)) }); outer != nil {
+		return outer
+	}
+	return err
 }
 
 // transparentOption lets a socket have addresses that are not its namespace's.

@@ -1,0 +1,239 @@
+package network_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hibernate-runtime/hibernate/network"
+)
+
+// asleep takes the sandbox off the network, in the package's order.
+func asleep(t *testing.T, l *network.Link, s *standIn, g network.Gate) {
+	t.Helper()
+	must(t, l.Disconnect(t.Context()))
+	must(t, l.SetGate(t.Context(), g))
+	must(t, l.Quiet(t.Context(), 20*time.Millisecond))
+	s.freeze()
+}
+
+func woken(t *testing.T, l *network.Link, s *standIn) {
+	t.Helper()
+	s.thaw()
+	must(t, l.SetGate(t.Context(), opened))
+	must(t, l.Connect(t.Context()))
+}
+
+// watch collects misses until the test ends.
+func watch(t *testing.T, l *network.Link) <-chan network.Miss {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	misses, done := make(chan network.Miss, 1000), make(chan error, 1)
+	go func() { done <- l.Misses(ctx, func(m network.Miss) { misses <- m }) }()
+	t.Cleanup(func() {
+		cancel()
+		must(t, <-done)
+	})
+	return misses
+}
+
+func next(t *testing.T, misses <-chan network.Miss) network.Miss {
+	t.Helper()
+	select {
+	case m := <-misses:
+		if m.Address != podAddr {
+			t.Fatalf("a miss of %s", m.Address)
+		}
+		return m
+	case <-time.After(3 * time.Second):
+		t.Fatal("no miss was reported")
+	}
+	return network.Miss{}
+}
+
+func TestEstablishedConnectionSurvives(t *testing.T) {
+	w, l, s := awake(t)
+	c, err := w.dial(echoPort, time.Second)
+	must(t, err)
+	defer c.Close()
+	misses := watch(t, l)
+	for i, g := range []network.Gate{held(echoPort), parked, held(echoPort), parked} {
+		must(t, say(c, "awake", time.Second))
+		asleep(t, l, s, g)
+		line := fmt.Sprintf("sent asleep %d", i)
+		_, err := c.Write([]byte(line + "\n"))
+		must(t, err)
+		next(t, misses)
+		start := time.Now()
+		woken(t, l, s)
+		must(t, hear(c, line))
+		t.Logf("%s: answered %v after the wake began", g.Position, time.Since(start))
+		drain(misses)
+	}
+}
+
+func drain(misses <-chan network.Miss) {
+	for len(misses) > 0 {
+		<-misses
+	}
+}
+
+func TestParkedGateKeepsSYN(t *testing.T) {
+	w, l, s := awake(t)
+	asleep(t, l, s, parked)
+	misses := watch(t, l)
+	type result struct {
+		c   net.Conn
+		err error
+	}
+	done := make(chan result, 1)
+	go func() {
+		c, err := w.dial(echoPort, 5*time.Second)
+		done <- result{c, err}
+	}()
+	next(t, misses)
+	woken(t, l, s)
+	start := time.Now()
+	r := <-done
+	must(t, r.err)
+	defer r.c.Close()
+	if took := time.Since(start); took > 500*time.Millisecond {
+		t.Fatalf("the SYN that was kept took %v", took)
+	}
+	must(t, say(r.c, "hello", time.Second))
+}
+
+func TestMissIsReportedAtOnce(t *testing.T) {
+	w, l, s := awake(t)
+	misses := watch(t, l)
+	u := inside(t, w.client, func() (net.Conn, error) { return net.Dial("udp4", "10.99.0.2:7000") })
+	defer u.Close()
+	var took []time.Duration
+	for range 20 {
+		must(t, say(u, "learns the way", time.Second))
+		asleep(t, l, s, parked)
+		drain(misses)
+		start := time.Now()
+		_, err := u.Write([]byte("x\n"))
+		must(t, err)
+		took = append(took, next(t, misses).Time.Sub(start))
+		woken(t, l, s)
+		must(t, hear(u, "x"))
+	}
+	slices.Sort(took)
+	t.Logf("from send to callback: p50 %v, max %v", took[len(took)/2], took[len(took)-1])
+	if took[len(took)/2] > 5*time.Millisecond {
+		t.Fatalf("misses take %v", took[len(took)/2])
+	}
+}
+
+func TestMissBeforeTheWatchIsFound(t *testing.T) {
+	w, l, s := awake(t)
+	u := inside(t, w.client, func() (net.Conn, error) { return net.Dial("udp4", "10.99.0.2:7000") })
+	defer u.Close()
+	must(t, say(u, "learns the way", time.Second))
+	asleep(t, l, s, parked)
+	defer s.thaw()
+	_, err := u.Write([]byte("x\n"))
+	must(t, err)
+	start := time.Now()
+	next(t, watch(t, l))
+	if took := time.Since(start); took > 500*time.Millisecond {
+		t.Fatalf("found after %v, by the repetition only", took)
+	}
+}
+
+// A megabyte sent to a sleeper arrives whole.
+func TestKeptDataArrives(t *testing.T) {
+	w, l, s := awake(t)
+	c, err := w.dial(echoPort, time.Second)
+	must(t, err)
+	defer c.Close()
+	must(t, say(c, "hello", time.Second))
+	asleep(t, l, s, parked)
+	text := strings.Repeat("0123456789abcde", 1<<16)
+	sent := make(chan error, 1)
+	go func() {
+		_, err := c.Write([]byte(text + "\n"))
+		sent <- err
+	}()
+	next(t, watch(t, l))
+	woken(t, l, s)
+	must(t, c.SetDeadline(time.Now().Add(10*time.Second)))
+	must(t, hear(c, text))
+	must(t, <-sent)
+}
+
+// What a sandbox that is being saved still says does not get out.
+func TestCutSilencesTheSandbox(t *testing.T) {
+	w, l, s := awake(t)
+	c, err := w.dial(echoPort, time.Second)
+	must(t, err)
+	defer c.Close()
+	must(t, say(c, "hello", time.Second))
+	must(t, l.SetGate(t.Context(), parked)) // still connected: it hears, and can't answer
+	_, err = c.Write([]byte("never answered\n"))
+	must(t, err)
+	must(t, c.SetReadDeadline(time.Now().Add(50*time.Millisecond)))
+	if n, err := c.Read(make([]byte, 10)); n > 0 || err == nil {
+		t.Fatal("an answer got out")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	stop := chatter(t, s)
+	if err := l.Quiet(ctx, 20*time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("quiet beside chatter: %v", err)
+	}
+	stop()
+	if err := l.SetGate(t.Context(), opened); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Quiet(t.Context(), time.Millisecond); !errors.Is(err, network.ErrNotCut) {
+		t.Fatalf("quiet with an open gate: %v", err)
+	}
+}
+
+// chatter sends from the sandbox each millisecond.
+func chatter(t *testing.T, s *standIn) (stop func()) {
+	u := inside(t, s.ns, func() (net.Conn, error) { return net.Dial("udp4", "10.99.0.3:9") })
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for tick := time.NewTicker(time.Millisecond); ; {
+			select {
+			case <-ctx.Done():
+				tick.Stop()
+				return
+			case <-tick.C:
+				u.Write([]byte("chatter"))
+			}
+		}
+	}()
+	return func() { cancel(); <-done; u.Close() }
+}
+
+// The peers of a sleeper must not be told that it can't be reached.
+func TestHostUnreachableStaysInside(t *testing.T) {
+	w, l, s := awake(t)
+	inside(t, w.pod, func() (any, error) { return nil, shortSolicit() })
+	u := inside(t, w.client, func() (net.Conn, error) { return net.Dial("udp4", "10.99.0.2:7000") })
+	defer u.Close()
+	must(t, say(u, "hello", time.Second))
+	asleep(t, l, s, parked)
+	defer s.thaw()
+	_, err := u.Write([]byte("lost\n"))
+	must(t, err)
+	h := handle(t, w.pod)
+	index := get(t, h, "hib0").Attrs().Index
+	eventually(t, "the neighbour has failed", func() bool { return neighbourFailed(t, h, index) })
+	must(t, u.SetReadDeadline(time.Now().Add(50*time.Millisecond)))
+	if _, err := u.Read(make([]byte, 10)); refused(err) || strings.Contains(fmt.Sprint(err), "host") {
+		t.Fatalf("the peer was told: %v", err)
+	}
+}

@@ -1,0 +1,238 @@
+package network_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"github.com/hibernate-runtime/hibernate/internal/testroot"
+	"github.com/hibernate-runtime/hibernate/network"
+)
+
+var (
+	podAddr    = netip.MustParseAddr("10.99.0.2")
+	clientAddr = netip.MustParseAddr("10.99.0.3")
+	routerAddr = netip.MustParseAddr("10.99.0.1")
+)
+
+const echoPort, closedPort = 7000, 7999
+
+// world is what a CNI bridge leaves behind, all in namespaces of its own: a
+// bridge in one that plays the node, a client, and the pod's P with eth0; and an
+// empty I.
+type world struct {
+	node, client, pod, inner string
+	att                      *network.Attachment
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	testroot.Require(t)
+	dir := t.TempDir()
+	w := &world{}
+	for name, path := range map[string]*string{"node": &w.node, "client": &w.client, "pod": &w.pod, "inner": &w.inner} {
+		*path = filepath.Join(dir, name)
+		must(t, network.NewNamespace(*path))
+		t.Cleanup(func() { must(t, network.RemoveNamespace(*path)) })
+	}
+	node := handle(t, w.node)
+	must(t, node.LinkAdd(&netlink.Bridge{LinkAttrs: named("br0")}))
+	addAddr(t, node, "br0", routerAddr, 24)
+	for path, addr := range map[string]netip.Addr{w.client: clientAddr, w.pod: podAddr} {
+		port := "v" + filepath.Base(path)
+		pair(t, w.node, port, path, "eth0", nil)
+		must(t, node.LinkSetMaster(get(t, node, port), get(t, node, "br0")))
+		h := handle(t, path)
+		must(t, h.LinkSetUp(get(t, h, "lo")))
+		addAddr(t, h, "eth0", addr, 24)
+		must(t, h.RouteAdd(&netlink.Route{LinkIndex: get(t, h, "eth0").Attrs().Index, Gw: routerAddr.AsSlice()}))
+	}
+	return w
+}
+
+// open captures the pod's network and opens a link, closed at the test's end.
+func (w *world) open(t *testing.T) *network.Link {
+	t.Helper()
+	if w.att == nil {
+		a, err := network.Capture(t.Context(), w.pod, network.WithCNICache(t.TempDir()))
+		must(t, err)
+		w.att = a
+	}
+	l, err := network.Open(t.Context(), network.Options{Pod: w.pod, Inner: w.inner, Attachment: w.att})
+	must(t, err)
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+// awake is a world with a stand-in for the sandbox that is up and connected.
+func awake(t *testing.T) (*world, *network.Link, *standIn) {
+	t.Helper()
+	w := newWorld(t)
+	l := w.open(t)
+	s := newStandIn(t, w)
+	must(t, l.Connect(t.Context()))
+	return w, l, s
+}
+
+func named(name string) netlink.LinkAttrs {
+	a := netlink.NewLinkAttrs()
+	a.Name = name
+	return a
+}
+
+func pair(t *testing.T, ns, name, peerNS, peer string, mac net.HardwareAddr) {
+	t.Helper()
+	f, err := os.Open(peerNS)
+	must(t, err)
+	defer f.Close()
+	h := handle(t, ns)
+	must(t, h.LinkAdd(&netlink.Veth{LinkAttrs: named(name), PeerName: peer, PeerNamespace: netlink.NsFd(int(f.Fd())), PeerHardwareAddr: mac}))
+	must(t, h.LinkSetUp(get(t, h, name)))
+	other := handle(t, peerNS)
+	must(t, other.LinkSetUp(get(t, other, peer)))
+}
+
+func addAddr(t *testing.T, h *netlink.Handle, link string, a netip.Addr, bits int) {
+	t.Helper()
+	l := get(t, h, link)
+	must(t, h.AddrAdd(l, &netlink.Addr{IPNet: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(bits, 32)}}))
+	must(t, h.LinkSetUp(l))
+}
+
+func handle(t *testing.T, path string) *netlink.Handle {
+	t.Helper()
+	f, err := os.Open(path)
+	must(t, err)
+	defer f.Close()
+	h, err := netlink.NewHandleAt(netns.NsHandle(int(f.Fd())), unix.NETLINK_ROUTE)
+	must(t, err)
+	t.Cleanup(h.Close)
+	return h
+}
+
+func get(t *testing.T, h *netlink.Handle, name string) netlink.Link {
+	t.Helper()
+	l, err := h.LinkByName(name)
+	must(t, err)
+	return l
+}
+
+// inside runs fn on a thread in a namespace; sockets that it makes stay there.
+func inside[T any](t *testing.T, path string, fn func() (T, error)) T {
+	t.Helper()
+	v, err := tryInside(path, fn)
+	must(t, err)
+	return v
+}
+
+func tryInside[T any](path string, fn func() (T, error)) (T, error) {
+	type result struct {
+		v   T
+		err error
+	}
+	done := make(chan result, 1)
+	go func() {
+		runtime.LockOSThread() // the thread ends with the goroutine
+		var r result
+		f, err := os.Open(path)
+		if err != nil {
+			done <- result{err: err}
+			return
+		}
+		defer f.Close()
+		if r.err = unix.Setns(int(f.Fd()), unix.CLONE_NEWNET); r.err == nil {
+			r.v, r.err = fn()
+		}
+		done <- r
+	}()
+	r := <-done
+	return r.v, r.err
+}
+
+// dial connects from the client to the pod.
+func (w *world) dial(port uint16, timeout time.Duration) (net.Conn, error) {
+	return tryInside(w.client, func() (net.Conn, error) {
+		return net.DialTimeout("tcp4", netip.AddrPortFrom(podAddr, port).String(), timeout)
+	})
+}
+
+// say sends a line and expects it back.
+func say(c net.Conn, line string, timeout time.Duration) error {
+	if err := c.SetDeadline(time.Now().Add(timeout)); err != nil {
+		return err
+	}
+	if _, err := c.Write([]byte(line + "\n")); err != nil {
+		return err
+	}
+	return hear(c, line)
+}
+
+func hear(c net.Conn, line string) error {
+	buf := make([]byte, len(line)+1)
+	for n := 0; n < len(buf); {
+		m, err := c.Read(buf[n:])
+		if err != nil {
+			return fmt.Errorf("after %q: %w", buf[:n], err)
+		}
+		n += m
+	}
+	if string(buf) != line+"\n" {
+		return fmt.Errorf("heard %q, not %q", buf, line)
+	}
+	return nil
+}
+
+// eventually polls until ok, for ten seconds.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	for !ok() {
+		select {
+		case <-ctx.Done():
+			t.Fatalf("in vain: %s", what)
+		case <-time.After(2 * time.Millisecond):
+		}
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func refused(err error) bool { return errors.Is(err, unix.ECONNREFUSED) }
+
+func hostNet(a netip.Addr) *net.IPNet { return &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(32, 32)} }
+
+// shortSolicit, in P, lets a neighbour fail after a second rather than ten minutes.
+func shortSolicit() error {
+	return os.WriteFile("/proc/sys/net/ipv4/neigh/hib0/app_solicit", []byte("1"), 0)
+}
+
+func neighbourFailed(t *testing.T, h *netlink.Handle, index int) bool {
+	t.Helper()
+	list, err := h.NeighList(index, netlink.FAMILY_V4)
+	must(t, err)
+	return len(list) == 1 && list[0].State == netlink.NUD_FAILED
+}
+
+func prefixes(list ...string) (out []netip.Prefix) {
+	for _, s := range list {
+		out = append(out, netip.MustParsePrefix(s))
+	}
+	return out
+}
