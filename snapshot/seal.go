@@ -74,28 +74,6 @@ func timed(d *time.Duration, fn func() error) func() error {
 	}
 }
 
-// WriteAhead makes the kernel write the checkpoint to disk while runsc still
-// produces it, so that Seal has less to wait for. It looks every interval,
-// until ctx is done. It is a hint only: errors are left for Seal to find.
-func (in *Incoming) WriteAhead(ctx context.Context, interval time.Duration) {
-	tick := time.NewTicker(interval)
-	defer tick.Stop()
-	path := filepath.Join(in.ImageDir(), pagesFile)
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		f, err := os.Open(path)
-		if err != nil {
-			continue
-		}
-		_ = unix.SyncFileRange(int(f.Fd()), 0, 0, unix.SYNC_FILE_RANGE_WRITE)
-		_ = f.Close()
-	}
-}
-
 // image is the open files of an image directory, ordered by name.
 type image []imageFile
 

@@ -1,13 +1,11 @@
 package roottest
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/hibernate-runtime/hibernate/snapshot"
 )
@@ -28,12 +26,9 @@ func (s *sandbox) hibernate(l *snapshot.Local, flags ...string) (*snapshot.Snaps
 	in, err := l.Begin(s.t.Context())
 	s.must(err)
 	s.runsc("pause", s.id)
-	ctx, stop := context.WithCancel(s.t.Context())
-	ahead := make(chan struct{})
-	go func() { defer close(ahead); in.WriteAhead(ctx, 2*time.Millisecond) }()
+	stop := in.WriteAhead()
 	s.runsc(append(append([]string{"checkpoint", "--leave-running", "--image-path", in.ImageDir()}, flags...), s.id)...)
 	stop()
-	<-ahead
 	sealed, err := in.Seal(s.t.Context())
 	s.must(err)
 	snap, err := in.Commit(s.t.Context(), snapshot.Manifest{Namespace: "default", ID: s.id})
