@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // Found is what an earlier process left about a workload.
@@ -27,6 +28,9 @@ type Found struct {
 // node's. What was asleep may be restored; what was awake is gone.
 func (l *Local) Adopt() (Found, error) { return inspect(l.dir) }
 
+// inspectTries bounds how often a commit may overtake Inspect.
+const inspectTries = 3
+
 // Inspect is Adopt without owning the directory: it reads what another
 // process writes, and may find a state that is over when it returns. It
 // changes nothing. ErrNoHead when dir is not there.
@@ -34,7 +38,15 @@ func Inspect(dir string) (Found, error) {
 	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
 		return Found{}, fmt.Errorf("%s: %w", dir, ErrNoHead)
 	}
-	return inspect(dir)
+	f, err := inspect(dir)
+	for range inspectTries {
+		now, herr := readHead(dir)
+		if f.Problem == nil || herr != nil || now.Sequence == f.Head.Sequence {
+			break
+		}
+		f, err = inspect(dir) // A commit came between head and snapshot.
+	}
+	return f, err
 }
 
 func inspect(dir string) (Found, error) {
@@ -62,16 +74,25 @@ func inspect(dir string) (Found, error) {
 	return f, nil
 }
 
-// List returns the directories of all workloads below dataDir.
+// List returns the directories of all workloads below dataDir that have a
+// head.json.
 func List(dataDir string) ([]string, error) {
-	dirs, err := filepath.Glob(filepath.Join(dataDir, "*", "*", headFile))
+	namespaces, err := os.ReadDir(dataDir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
 	if err != nil {
 		return nil, fmt.Errorf("list %s: %w", dataDir, err)
 	}
-	for i, d := range dirs {
-		dirs[i] = filepath.Dir(d)
+	var out []string
+	for _, ns := range namespaces {
+		for _, dir := range entriesOf(filepath.Join(dataDir, ns.Name()), "") {
+			if _, err := os.Lstat(filepath.Join(dir, headFile)); err == nil && !strings.HasPrefix(filepath.Base(dir), removedPrefix) {
+				out = append(out, dir)
+			}
+		}
 	}
-	return dirs, nil
+	return out, nil
 }
 
 // Rejected is a snapshot that Choose put into quarantine.

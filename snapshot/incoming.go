@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 
 	"github.com/hibernate-runtime/hibernate/internal/atomicfile"
@@ -152,10 +153,26 @@ func (in *Incoming) place(ctx context.Context) error {
 	}
 	err := in.l.at("sync")
 	if err == nil {
-		err = spaceError(atomicfile.SyncDir(in.l.dir))
+		err = in.syncNames()
 	}
 	if err != nil {
 		return errors.Join(err, in.l.takeBack(in.sequence))
+	}
+	return nil
+}
+
+// syncNames makes the new name survive a power failure, and the first time
+// those of the workload and its namespace.
+func (in *Incoming) syncNames() error {
+	dirs := []string{in.l.dir}
+	if in.parent == 0 {
+		ns := filepath.Dir(in.l.dir)
+		dirs = append(dirs, ns, filepath.Dir(ns))
+	}
+	for _, d := range dirs {
+		if err := atomicfile.SyncDir(d); err != nil {
+			return spaceError(err)
+		}
 	}
 	return nil
 }
