@@ -159,7 +159,7 @@ func copyTree(t testing.TB, from, to string) {
 	}
 }
 
-// tree lists everything below dir but the lock.
+// tree lists everything below dir but the lock and what is in the trash.
 func tree(t testing.TB, dir string) []string {
 	t.Helper()
 	var out []string
@@ -169,6 +169,9 @@ func tree(t testing.TB, dir string) []string {
 		}
 		if rel, _ := filepath.Rel(dir, path); rel != "." && rel != lockFile {
 			out = append(out, rel)
+		}
+		if d.Name() == trashDir {
+			return fs.SkipDir // It is being emptied.
 		}
 		return nil
 	})

@@ -52,7 +52,9 @@ func WithOwner(namespace, id, identity string) Option {
 func WithClock(now func() time.Time) Option { return func(l *Local) { l.now = now } }
 
 // WithFault calls fault before each step that changes the disk; an error from
-// it makes the step fail. For tests.
+// it makes the step fail. For tests. The steps are "begin", "seal",
+// "manifest", "rename", "sync", "head", "headsync" (head.json is replaced by
+// then), "drop" of the snapshot before, and "state" of SetState.
 func WithFault(fault func(step string) error) Option { return func(l *Local) { l.fault = fault } }
 
 // OpenLocal opens dir, made by DirFor, for this process alone, and creates it

@@ -14,15 +14,15 @@ import (
 // recover puts right what an interrupted owner left. Only what head.json does
 // not name is thrown away, and only when head.json could be read.
 func (l *Local) recover() error {
+	head, err := readHead(l.dir)
+	if err != nil && !errors.Is(err, ErrNoHead) {
+		return nil // Head says it to whoever asks.
+	}
 	if err := atomicfile.RemoveTemps(l.dir); err != nil {
 		return err
 	}
 	if err := l.throwAway(incomingDir); err != nil {
 		return err
-	}
-	head, err := readHead(l.dir)
-	if err != nil && !errors.Is(err, ErrNoHead) {
-		return nil // Head says it to whoever asks.
 	}
 	present, err := l.sequences()
 	if err != nil {
