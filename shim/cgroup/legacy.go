@@ -1,0 +1,191 @@
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/containerd/cgroups/v3/cgroup1"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// legacy is the driver of v1 and hybrid hosts.
+type legacy struct {
+	path  string
+	roots map[cgroup1.Name]string // the group's directory in each hierarchy
+}
+
+func newLegacy(path string) (*legacy, error) {
+	subsystems, err := cgroup1.Default()
+	if err != nil {
+		return nil, err
+	}
+	l := &legacy{path: path, roots: make(map[cgroup1.Name]string)}
+	for _, s := range subsystems {
+		if p, ok := s.(interface{ Path(string) string }); ok {
+			l.roots[s.Name()] = p.Path(path)
+		}
+	}
+	return l, nil
+}
+
+func (l *legacy) dirs() []string {
+	var dirs []string
+	for _, dir := range l.roots {
+		dirs = append(dirs, dir)
+	}
+	return dirs
+}
+
+func (l *legacy) limit(res *specs.LinuxResources) error {
+	_, err := cgroup1.New(cgroup1.StaticPath(l.path), res)
+	return err
+}
+
+func (l *legacy) load() (cgroup1.Cgroup, error) {
+	g, err := cgroup1.Load(cgroup1.StaticPath(l.path))
+	if errors.Is(err, cgroup1.ErrCgroupDeleted) {
+		return nil, ErrGone
+	}
+	return g, err
+}
+
+func (l *legacy) update(res *specs.LinuxResources) error {
+	g, err := l.load()
+	if err != nil {
+		return err
+	}
+	return g.Update(res)
+}
+
+func (l *legacy) add(pid int) error {
+	g, err := l.load()
+	if err != nil {
+		return err
+	}
+	return g.AddProc(uint64(pid))
+}
+
+func (l *legacy) metrics() (any, error) {
+	g, err := l.load()
+	if err != nil {
+		return nil, err
+	}
+	return g.Stat(cgroup1.IgnoreNotExist)
+}
+
+func (l *legacy) cpu() (time.Duration, error) {
+	n, err := readUint(filepath.Join(l.roots[cgroup1.Cpuacct], "cpuacct.usage"))
+	return time.Duration(n), err
+}
+
+func (l *legacy) memory() (uint64, error) {
+	dir := l.roots[cgroup1.Memory]
+	usage, err := readUint(filepath.Join(dir, "memory.usage_in_bytes"))
+	if err != nil {
+		return 0, err
+	}
+	inactive, err := readField(filepath.Join(dir, "memory.stat"), "total_inactive_file")
+	return usage - min(usage, inactive), err
+}
+
+// spawn lends the group a thread: a v1 hierarchy knows single threads, and a
+// child begins where the thread is that forks it. Moving a thread itself,
+// unlike moving a process, takes no lock that waits for all processors.
+func (l *legacy) spawn(_ *exec.Cmd, start func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		home, err := threadGroups()
+		if err == nil {
+			err = l.enter(home)
+		}
+		if err == nil {
+			err = start()
+		}
+		// A thread that cannot go home ends with this goroutine.
+		if l.leave(home) == nil {
+			runtime.UnlockOSThread()
+		}
+		done <- err
+	}()
+	return <-done
+}
+
+// enter moves the thread into the group, in the hierarchies that home has.
+func (l *legacy) enter(home map[string]string) error {
+	for name, dir := range l.roots {
+		if _, ok := home[string(name)]; !ok {
+			continue
+		}
+		if err := moveThread(dir); err != nil {
+			return fmt.Errorf("enter control group: %w", err)
+		}
+	}
+	return nil
+}
+
+// leave moves the thread back to where it was.
+func (l *legacy) leave(home map[string]string) error {
+	var errs []error
+	for name, dir := range l.roots {
+		if path, ok := home[string(name)]; ok {
+			mount := strings.TrimSuffix(dir, l.path)
+			errs = append(errs, moveThread(filepath.Join(mount, path)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// moveThread moves the calling thread: 0 stands for it.
+func moveThread(dir string) error {
+	return os.WriteFile(filepath.Join(dir, "tasks"), []byte("0"), 0)
+}
+
+// threadGroups reads the calling thread's path in each v1 hierarchy, by the
+// names of the hierarchy's controllers.
+func threadGroups() (map[string]string, error) {
+	data, err := os.ReadFile("/proc/thread-self/cgroup")
+	if err != nil {
+		return nil, err
+	}
+	groups := make(map[string]string)
+	for line := range strings.Lines(string(data)) {
+		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(parts) != 3 || parts[1] == "" { // the unified one of a hybrid host
+			continue
+		}
+		for name := range strings.SplitSeq(parts[1], ",") {
+			groups[strings.TrimPrefix(name, "name=")] = parts[2]
+		}
+	}
+	return groups, nil
+}
+
+func readUint(file string) (uint64, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseUint(strings.TrimSpace(string(data)), 10, 64)
+}
+
+// readField reads a number from a file of "name number" lines.
+func readField(file, name string) (uint64, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(data)) {
+		if value, ok := strings.CutPrefix(line, name+" "); ok {
+			return strconv.ParseUint(strings.TrimSpace(value), 10, 64)
+		}
+	}
+	return 0, fmt.Errorf("%s has no %s", file, name)
+}
