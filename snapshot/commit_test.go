@@ -202,7 +202,7 @@ func TestFailureToDropTheOldIsNoFailure(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	l = open(t, dir)
+	open(t, dir)
 	if slices.Contains(tree(t, dir), "1") {
 		t.Fatal("the old snapshot leaked")
 	}
