@@ -1,0 +1,92 @@
+package harness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// configure writes the configuration files and prepares the two daemons.
+func (w *World) configure() error {
+	for _, d := range []string{w.RunDir(), w.DataDir(), filepath.Join(w.Dir, "containerd"), filepath.Join(w.Dir, "logs")} {
+		if err := os.MkdirAll(d, 0o700); err != nil {
+			return err
+		}
+	}
+	err := errors.Join(
+		os.WriteFile(w.containerdConfig(), []byte(w.containerdTOML()), 0o644),
+		os.WriteFile(w.ConfigFile(), []byte(w.hibernateTOML()), 0o644),
+		os.WriteFile(w.Path("/etc/cni/net.d/10-world.conflist"), w.conflist(), 0o644),
+	)
+	w.Containerd = w.program("containerd", []string{"--config", w.containerdConfig()}, w.containerdReady)
+	w.Daemon = w.program("hibernated", []string{"--config", w.ConfigFile()}, w.daemonReady)
+	return err
+}
+
+func (w *World) program(name string, args []string, ready func(context.Context) error) *Program {
+	return &Program{
+		Name: name, LogFile: filepath.Join(w.Dir, "logs", name+".log"),
+		args: args, env: w.options.Env, world: w, ready: ready,
+	}
+}
+
+func (w *World) containerdConfig() string { return filepath.Join(w.Dir, "containerd.toml") }
+
+// Address is containerd's socket.
+func (w *World) Address() string { return filepath.Join(w.Dir, "containerd.sock") }
+
+func (w *World) containerdTOML() string {
+	return fmt.Sprintf(`version = 3
+root = %[1]q
+state = %[2]q
+disabled_plugins = [
+  "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images", "io.containerd.cri.v1.runtime",
+  "io.containerd.podsandbox.controller.v1.podsandbox", "io.containerd.nri.v1.nri",
+]
+[grpc]
+address = %[3]q
+[debug]
+level = "info"
+`, filepath.Join(w.Dir, "containerd"), filepath.Join(w.Dir, "state"), w.Address())
+}
+
+func (w *World) hibernateTOML() string {
+	settings := map[string]string{
+		"run-dir":  fmt.Sprintf("%q", w.RunDir()),
+		"data-dir": fmt.Sprintf("%q", w.DataDir()),
+		"runsc":    fmt.Sprintf("%q", filepath.Join(w.root, ".tools/runsc")),
+	}
+	maps.Copy(settings, w.options.Settings)
+	var b strings.Builder
+	for _, k := range slices.Sorted(maps.Keys(settings)) {
+		fmt.Fprintf(&b, "%s = %s\n", k, settings[k])
+	}
+	return b.String()
+}
+
+func (w *World) containerdReady(ctx context.Context) error {
+	if err := canConnect(ctx, w.Address()); err != nil {
+		return err
+	}
+	_, err := w.Ctr(ctx, "version")
+	return err
+}
+
+func (w *World) daemonReady(ctx context.Context) error {
+	return canConnect(ctx, filepath.Join(w.RunDir(), "api.sock"))
+}
+
+func canConnect(ctx context.Context, socket string) error {
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "unix", socket)
+	if err != nil {
+		return err
+	}
+	return c.Close()
+}
