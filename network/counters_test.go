@@ -6,9 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
-
 	"github.com/hibernate-runtime/hibernate/network"
 )
 
@@ -139,6 +136,3 @@ func TestCountersSurviveFlipsAndFlushes(t *testing.T) {
 		t.Fatalf("after a flush: %v, was %v", now, want)
 	}
 }
-
-var _ = netlink.FAMILY_V4
-var _ = unix.AF_INET

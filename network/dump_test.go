@@ -38,7 +38,11 @@ func dump(t *testing.T, ns string) []string {
 		rules, err := h.RuleList(family)
 		must(t, err)
 		for _, r := range rules {
-			add("rule", fmt.Sprint(r.String(), r.Mark, r.Mask, r.Protocol))
+			mask := uint32(0)
+			if r.Mask != nil {
+				mask = *r.Mask
+			}
+			add("rule", fmt.Sprint(r.String(), r.Mark, mask, r.Protocol))
 		}
 	}
 	for _, line := range nftTables(t, ns) {

@@ -27,10 +27,7 @@ func NewNamespace(path string) error {
 	}
 	f.Close()
 	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // for good: the thread ends with this goroutine
-		done <- mountFresh(path)
-	}()
+	go func() { done <- mountFresh(path) }()
 	if err := <-done; err != nil {
 		return errors.Join(fmt.Errorf("network namespace %s: %w", path, err), os.Remove(path))
 	}
@@ -38,13 +35,15 @@ func NewNamespace(path string) error {
 }
 
 func mountFresh(path string) error {
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		return fmt.Errorf("unshare: %w", err)
-	}
-	if err := unix.Mount(ownNamespace, path, "none", unix.MS_BIND, ""); err != nil {
-		return fmt.Errorf("bind mount: %w", err)
-	}
-	return nil
+	return away(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("unshare: %w", err)
+		}
+		if err := unix.Mount(ownNamespace, path, "none", unix.MS_BIND, ""); err != nil {
+			return fmt.Errorf("bind mount: %w", err)
+		}
+		return nil
+	})
 }
 
 // RemoveNamespace undoes NewNamespace; nothing there is no error. The namespace
@@ -78,9 +77,10 @@ func openNamespace(path string) (*os.File, error) {
 	return f, nil
 }
 
-// isOwn tells whether ns is the namespace of this process.
+// isOwn tells whether ns is the namespace of this process. (Of a thread that is not
+// inside another: the main thread may be stuck in one.)
 func isOwn(ns *os.File) (bool, error) {
-	here, err := os.Stat("/proc/self/ns/net")
+	here, err := os.Stat(ownNamespace)
 	if err != nil {
 		return false, fmt.Errorf("own network namespace: %w", err)
 	}
@@ -91,15 +91,27 @@ func isOwn(ns *os.File) (bool, error) {
 	return os.SameFile(here, there), nil
 }
 
-// enter runs fn on a thread inside ns and comes back. A thread that can't come
-// back is not used again. fn must not start goroutines and expect them inside.
+// enter runs fn on a thread inside ns and comes back. fn must not start
+// goroutines and expect them inside.
 func enter(ns *os.File, fn func() error) error {
 	done := make(chan error, 1)
-	go func() { done <- onThread(ns, fn) }()
-	return <-done
+	go func() {
+		done <- away(func() error {
+			if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
+				return fmt.Errorf("enter network namespace %s: %w", ns.Name(), err)
+			}
+			return fn()
+		})
+	}()
+	err := <-done
+	runtime.KeepAlive(ns)
+	return err
 }
 
-func onThread(ns *os.File, fn func() error) error {
+// away lets fn take the thread to another namespace and brings it back. To be
+// called on a goroutine of its own: a thread that can't come back stays locked
+// to it, and so is never used again.
+func away(fn func() error) error {
 	runtime.LockOSThread()
 	home, err := os.Open(ownNamespace)
 	if err != nil {
@@ -107,15 +119,10 @@ func onThread(ns *os.File, fn func() error) error {
 		return fmt.Errorf("own network namespace: %w", err)
 	}
 	defer home.Close()
-	if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
-		runtime.UnlockOSThread()
-		return fmt.Errorf("enter network namespace %s: %w", ns.Name(), err)
-	}
 	defer func() {
 		if unix.Setns(int(home.Fd()), unix.CLONE_NEWNET) == nil {
 			runtime.UnlockOSThread()
 		}
-		runtime.KeepAlive(ns)
 	}()
 	return fn()
 }

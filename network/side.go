@@ -63,7 +63,8 @@ func (s *side) closeNFT() error {
 	return err
 }
 
-// withNFT runs fn on the side's nft connection. After an error the connection
+// withNFT runs fn on the side's nft connection, if ctx is not done; a request
+// takes the kernel no time, so it is not cut short. After an error the connection
 // is given up, since answers to the failed request may still wait in it.
 func (s *side) withNFT(ctx context.Context, fn func(*nftables.Conn) error) error {
 	if err := ctx.Err(); err != nil {
@@ -76,11 +77,7 @@ func (s *side) withNFT(ctx context.Context, fn func(*nftables.Conn) error) error
 			return err
 		}
 	}
-	deadline := time.Now().Add(netlinkMax)
-	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
-		deadline = d
-	}
-	err := s.socket.SetDeadline(deadline)
+	err := s.socket.SetDeadline(time.Now().Add(netlinkMax))
 	if err == nil {
 		err = fn(s.nft)
 	}

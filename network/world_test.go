@@ -81,6 +81,7 @@ func awake(t *testing.T) (*world, *network.Link, *standIn) {
 	w := newWorld(t)
 	l := w.open(t)
 	s := newStandIn(t, w)
+	ready(t, handle(t, w.pod), "hib0")
 	must(t, l.Connect(t.Context()))
 	return w, l, s
 }
@@ -101,6 +102,14 @@ func pair(t *testing.T, ns, name, peerNS, peer string, mac net.HardwareAddr) {
 	must(t, h.LinkSetUp(get(t, h, name)))
 	other := handle(t, peerNS)
 	must(t, other.LinkSetUp(get(t, other, peer)))
+	ready(t, h, name)
+	ready(t, other, peer)
+}
+
+// ready waits until packets pass a fresh interface; before, they are dropped.
+func ready(t *testing.T, h *netlink.Handle, name string) {
+	t.Helper()
+	eventually(t, name+" is up", func() bool { return get(t, h, name).Attrs().OperState == netlink.OperUp })
 }
 
 func addAddr(t *testing.T, h *netlink.Handle, link string, a netip.Addr, bits int) {
@@ -143,8 +152,14 @@ func tryInside[T any](path string, fn func() (T, error)) (T, error) {
 	}
 	done := make(chan result, 1)
 	go func() {
-		runtime.LockOSThread() // the thread ends with the goroutine
+		runtime.LockOSThread()
 		var r result
+		home, err := os.Open("/proc/thread-self/ns/net")
+		if err != nil {
+			done <- result{err: err}
+			return
+		}
+		defer home.Close()
 		f, err := os.Open(path)
 		if err != nil {
 			done <- result{err: err}
@@ -153,6 +168,9 @@ func tryInside[T any](path string, fn func() (T, error)) (T, error) {
 		defer f.Close()
 		if r.err = unix.Setns(int(f.Fd()), unix.CLONE_NEWNET); r.err == nil {
 			r.v, r.err = fn()
+		}
+		if unix.Setns(int(home.Fd()), unix.CLONE_NEWNET) == nil {
+			runtime.UnlockOSThread()
 		}
 		done <- r
 	}()
