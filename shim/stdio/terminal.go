@@ -165,14 +165,25 @@ func (c *terminal) closeInput() {
 
 // close waits for the rest of the output, until ctx ends, and stops all.
 func (c *terminal) close(ctx context.Context) error {
-	err := c.socket.Close()
+	c.endAccept()
 	select {
 	case <-c.done:
 	case <-ctx.Done():
 		c.interrupt()
 		<-c.done
 	}
-	return errors.Join(err, os.RemoveAll(filepath.Dir(c.path)), c.closeSource())
+	return errors.Join(c.socket.Close(), os.RemoveAll(filepath.Dir(c.path)), c.closeSource())
+}
+
+// endAccept connects with nothing to say. A pty that has been sent but not yet
+// taken is before it in the queue; where there is none, it ends the wait.
+func (c *terminal) endAccept() {
+	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: c.path, Net: "unix"})
+	if err != nil {
+		_ = c.socket.Close()
+		return
+	}
+	_ = conn.Close()
 }
 
 // interrupt ends the copies of a terminal that somebody still holds.

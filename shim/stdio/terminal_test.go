@@ -50,7 +50,7 @@ func TestTerminal(t *testing.T) {
 		t.Error("a terminal has no files")
 	}
 	s.must(s.Resize(91, 17)) // before there is a pty
-	cmd := s.shell(`stty size; read line; echo "got $line"; stty size; i=0; while [ $i -lt 20000 ]; do echo 0123456789; i=$((i+1)); done`)
+	cmd := s.shell(`until [ "$(stty size)" = "17 91" ]; do :; done; stty size; read line; echo "got $line"; stty size; i=0; while [ $i -lt 20000 ]; do echo 0123456789; i=$((i+1)); done`)
 	r := s.reader(s.stdout)
 	defer r.Close()
 	lines := bufio.NewScanner(r)
