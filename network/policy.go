@@ -67,7 +67,7 @@ func (l *Link) checkPolicy() error {
 			return fmt.Errorf("routing rule %d to table %d is missing", want.Priority, want.Table)
 		}
 	}
-	first, err := l.pod.hasRule(kernelRule())
+	first, err := l.pod.hasRule(localRule(0))
 	if err != nil {
 		return err
 	}
@@ -86,7 +86,7 @@ func (l *Link) repairPolicy() error {
 			return err
 		}
 	}
-	return l.pod.delRule(kernelRule())
+	return l.pod.delRule(localRule(0))
 }
 
 func (s *side) addRule(r *netlink.Rule) error {

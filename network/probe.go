@@ -10,7 +10,6 @@ import (
 	"os"
 	"time"
 
-	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 )
 
@@ -20,106 +19,47 @@ const (
 )
 
 // prober asks the sandbox from the link's own address. Questions take the road
-// of the traffic (mark, route, neighbour); answers are heard on hib0 before the
-// gate, so its position doesn't matter.
-type prober struct {
-	send int // raw IP socket
-	hear *os.File
-}
+// of the traffic (mark, route, neighbour), and so do the answers; the gate lets
+// them pass in every position. It is a raw IP socket, and not a packet socket,
+// since closing one of those takes the kernel ten milliseconds.
+type prober struct{ socket *os.File }
 
-func (l *Link) openProber(proto int) (*prober, error) {
-	outer, err := l.outer()
-	if err != nil {
-		return nil, err
-	}
-	p := &prober{send: -1}
-	err = enter(l.pod.ns, func() (err error) {
-		if p.hear, err = hearing(outer.Attrs().Index, proto); err != nil {
+func (l *Link) openProber(proto int, to netip.Addr) (*prober, error) {
+	p := &prober{}
+	err := enter(l.pod.ns, func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, proto)
+		if err != nil {
+			return os.NewSyscallError("socket", err)
+		}
+		p.socket = os.NewFile(uintptr(fd), "probe")
+		if err := setOptions(fd, socketOption{"mark", unix.SOL_SOCKET, unix.SO_MARK, int(MarkSandbox)}); err != nil {
 			return err
 		}
-		p.send, err = sending(proto)
-		return err
+		if err := unix.Bind(fd, sockaddr(netip.AddrPortFrom(gateway4, 0))); err != nil {
+			return os.NewSyscallError("bind", err)
+		}
+		return os.NewSyscallError("connect", unix.Connect(fd, sockaddr(netip.AddrPortFrom(to, 0))))
 	})
 	if err != nil {
 		p.close()
-		return nil, err
+		return nil, fmt.Errorf("probe: %w", err)
 	}
 	return p, nil
 }
 
 func (p *prober) close() {
-	if p.hear != nil {
-		p.hear.Close()
+	if p.socket != nil {
+		p.socket.Close()
 	}
-	if p.send >= 0 {
-		unix.Close(p.send)
-	}
-}
-
-func sending(proto int) (int, error) {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, proto)
-	if err != nil {
-		return -1, fmt.Errorf("raw socket: %w", err)
-	}
-	err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, int(MarkSandbox))
-	if err == nil {
-		err = unix.Bind(fd, sockaddr(netip.AddrPortFrom(gateway4, 0)))
-	}
-	if err != nil {
-		unix.Close(fd)
-		return -1, fmt.Errorf("raw socket: %w", err)
-	}
-	return fd, nil
-}
-
-// hearing makes a packet socket that takes only what is for the link's own
-// address and of one protocol.
-func hearing(index, proto int) (*os.File, error) {
-	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-	if err != nil {
-		return nil, fmt.Errorf("packet socket: %w", err)
-	}
-	f := os.NewFile(uintptr(fd), "probe")
-	err = attachFilter(fd, proto)
-	if err == nil {
-		err = unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: swap(unix.ETH_P_IP), Ifindex: index})
-	}
-	if err != nil {
-		f.Close()
-		return nil, fmt.Errorf("packet socket: %w", err)
-	}
-	return f, nil
-}
-
-func swap(v uint16) uint16 { return v<<8 | v>>8 }
-
-func attachFilter(fd, proto int) error {
-	gw := gateway4.As4()
-	program, err := bpf.Assemble([]bpf.Instruction{
-		bpf.LoadAbsolute{Off: destinationOffset, Size: 4},
-		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: binary.BigEndian.Uint32(gw[:]), SkipTrue: 3},
-		bpf.LoadAbsolute{Off: 9, Size: 1},
-		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: uint32(proto), SkipTrue: 1},
-		bpf.RetConstant{Val: 256},
-		bpf.RetConstant{Val: 0},
-	})
-	if err != nil {
-		return err
-	}
-	filter := make([]unix.SockFilter, len(program))
-	for i, in := range program {
-		filter[i] = unix.SockFilter{Code: in.Op, Jt: in.Jt, Jf: in.Jf, K: in.K}
-	}
-	return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]})
 }
 
 // ask sends question until answered finds its answer in an IP payload.
-func (p *prober) ask(ctx context.Context, to netip.Addr, question []byte, answered func(source netip.Addr, payload []byte) bool) error {
+func (p *prober) ask(ctx context.Context, question []byte, answered func(payload []byte) bool) error {
 	ctx, cancel := context.WithTimeout(ctx, probeWait)
 	defer cancel()
 	for ctx.Err() == nil {
-		if err := unix.Sendto(p.send, question, 0, sockaddr(netip.AddrPortFrom(to, 0))); err != nil {
-			return fmt.Errorf("send: %w", err)
+		if _, err := p.socket.Write(question); err != nil {
+			return err
 		}
 		until := time.Now().Add(probeAgain)
 		if d, _ := ctx.Deadline(); d.Before(until) {
@@ -133,22 +73,18 @@ func (p *prober) ask(ctx context.Context, to netip.Addr, question []byte, answer
 	return errors.New("no answer")
 }
 
-func (p *prober) listen(until time.Time, answered func(netip.Addr, []byte) bool) error {
-	if err := p.hear.SetReadDeadline(until); err != nil {
+func (p *prober) listen(until time.Time, answered func([]byte) bool) error {
+	if err := p.socket.SetReadDeadline(until); err != nil {
 		return err
 	}
 	buf := make([]byte, 256)
 	for {
-		n, err := p.hear.Read(buf)
+		n, err := p.socket.Read(buf)
 		if err != nil {
 			return err
 		}
 		header := int(buf[0]&15) * 4
-		if n < ipv4Header || n < header {
-			continue
-		}
-		source := netip.AddrFrom4([4]byte(buf[sourceOffset:destinationOffset]))
-		if answered(source, buf[header:n]) {
+		if n >= ipv4Header && n >= header && answered(buf[header:n]) {
 			return nil
 		}
 	}
@@ -156,26 +92,29 @@ func (p *prober) listen(until time.Time, answered func(netip.Addr, []byte) bool)
 
 // checkNetstack sends an echo request to each of the pod's addresses.
 func (l *Link) checkNetstack(ctx context.Context) error {
-	p, err := l.openProber(unix.IPPROTO_ICMP)
-	if err != nil {
-		return err
-	}
-	defer p.close()
 	for _, a := range l.attachment.ipv4() {
-		id := rand.Uint32()
-		err := p.ask(ctx, a, echoRequest(id), func(source netip.Addr, b []byte) bool {
-			return source == a && len(b) >= 8 && b[0] == 0 && binary.BigEndian.Uint32(b[4:]) == id
-		})
-		if err != nil {
+		if err := l.echo(ctx, a); err != nil {
 			return fmt.Errorf("echo to %s: %w", a, err)
 		}
 	}
 	return nil
 }
 
+func (l *Link) echo(ctx context.Context, a netip.Addr) error {
+	p, err := l.openProber(unix.IPPROTO_ICMP, a)
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	id := rand.Uint32()
+	return p.ask(ctx, echoRequest(id), func(b []byte) bool {
+		return len(b) >= 8 && b[0] == icmpEchoReply && binary.BigEndian.Uint32(b[4:]) == id
+	})
+}
+
 func echoRequest(id uint32) []byte {
 	b := make([]byte, 8)
-	b[0] = unixEchoRequest
+	b[0] = icmpEchoRequest
 	binary.BigEndian.PutUint32(b[4:], id)
 	binary.BigEndian.PutUint16(b[2:], checksum(b))
 	return b

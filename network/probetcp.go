@@ -18,18 +18,18 @@ func (l *Link) checkAccepts(ctx context.Context, ports []uint16) error {
 	if len(ports) == 0 {
 		return nil
 	}
-	p, err := l.openProber(unix.IPPROTO_TCP)
+	to := l.attachment.ipv4()[0]
+	p, err := l.openProber(unix.IPPROTO_TCP, to)
 	if err != nil {
 		return err
 	}
 	defer p.close()
 	var errs []error
 	for _, port := range ports {
-		err := p.knock(ctx, netip.AddrPortFrom(l.attachment.ipv4()[0], port))
-		if err == nil {
+		if err = p.knock(ctx, netip.AddrPortFrom(to, port)); err == nil {
 			return nil
 		}
-		errs = append(errs, err)
+		errs = append(errs, fmt.Errorf("port %d: %w", port, err))
 	}
 	return errors.Join(errs...)
 }
@@ -40,22 +40,19 @@ func (p *prober) knock(ctx context.Context, to netip.AddrPort) error {
 		to:   to, seq: rand.Uint32(), flags: syn,
 	}
 	var refused bool
-	err := p.ask(ctx, to.Addr(), s.bytes(), func(source netip.Addr, b []byte) bool {
-		if source != to.Addr() || !s.answeredBy(b) {
-			return false
-		}
-		refused = b[13]&rst != 0
-		return true
+	err := p.ask(ctx, s.bytes(), func(b []byte) bool {
+		refused = len(b) >= shortestTCP && b[13]&rst != 0
+		return s.answeredBy(b)
 	})
 	if err != nil {
-		return fmt.Errorf("port %d: %w", to.Port(), err)
+		return err
 	}
 	if refused {
-		return fmt.Errorf("port %d: refused", to.Port())
+		return errors.New("refused")
 	}
 	s.seq, s.flags = s.seq+1, rst
-	if err := unix.Sendto(p.send, s.bytes(), 0, sockaddr(netip.AddrPortFrom(to.Addr(), 0))); err != nil {
-		return fmt.Errorf("port %d: reset the probe: %w", to.Port(), err)
+	if _, err := p.socket.Write(s.bytes()); err != nil {
+		return fmt.Errorf("reset the probe: %w", err)
 	}
 	return nil
 }

@@ -21,6 +21,7 @@ const (
 	chainToSandbox   = "to-sandbox"
 	chainActivity    = "activity"
 	chainProxied     = "proxied"
+	chainLadder      = "ladder"
 
 	shortestTCP, longestTCP = 20, 60 // header lengths
 	ipv4Header              = 20
@@ -49,7 +50,7 @@ func newRuleset(primary string, forwarded bool, g Gate) *ruleset {
 		},
 	}
 	r.chains = []chain{
-		r.activity(), proxied(),
+		r.activity(), proxied(), ladder(),
 		r.fromSandbox(g), r.toSandbox(g),
 		r.prerouting(primary), forward(primary, forwarded), output(g),
 	}
@@ -69,15 +70,15 @@ func (r *ruleset) prerouting(primary string) chain {
 }
 
 func (r *ruleset) fromSandbox(g Gate) chain {
-	c := chain{name: chainFromSandbox}
+	c := chain{name: chainFromSandbox, rules: []rule{
+		when("to the link's own address", isIPv4(), toAddress(gateway4), goTo(chainLadder)),
+	}}
 	if g.Position != GateOpen {
 		c.rules = append(c.rules, when("cut", count(counterCut), drop()))
 	}
 	c.rules = append(c.rules,
 		when("no IPv6 yet", notIPv4(), count(counterSpoofed), drop()),
 		when("spoofed", notInSet(sourceOffset, r.addresses), count(counterSpoofed), drop()),
-		// The ladder's probes are answered here; it sees the answers before nft does.
-		when("to the link's own address", toAddress(gateway4), drop()),
 		when("activity", jump(chainActivity)),
 		when("of P's sockets", ofSocket(expr.SocketKeyTransparent), jump(chainProxied)),
 	)
@@ -93,7 +94,7 @@ func (r *ruleset) toSandbox(g Gate) chain {
 		c.rules = append(c.rules,
 			when("held: P completes the handshake", opening(), toPort(r.ports), leave()),
 			when("held: P refuses", opening(), leave()),
-			when("held: P answers echo", icmpType(unixEchoRequest), leave()),
+			when("held: P answers echo", icmpType(icmpEchoRequest), leave()),
 		)
 	}
 	c.rules = append(c.rules, when(positionPrefix+g.Position.String(), mark(MarkSandbox)))
@@ -102,7 +103,8 @@ func (r *ruleset) toSandbox(g Gate) chain {
 
 const (
 	positionPrefix       = "position "
-	unixEchoRequest      = 8
+	icmpEchoRequest byte = 8
+	icmpEchoReply   byte = 0
 	icmpUnreachable byte = 3
 )
 
@@ -114,6 +116,17 @@ func proxied() chain {
 	return chain{name: chainProxied, rules: []rule{
 		when("a listener", ofSocket(expr.SocketKeyWildcard), leave()),
 		when("a connection held by P", mark(MarkLocal), accept()),
+	}}
+}
+
+// ladder lets nothing reach the link's own address but answers to the ladder's
+// probes, and those in every position. To a SYN-ACK P's kernel then says RST, to
+// the pod's address without a mark, and so to itself.
+func ladder() chain {
+	return chain{name: chainLadder, rules: []rule{
+		when("echo reply", icmpType(icmpEchoReply), accept()),
+		when("answer to a SYN", tcpFlags(ack, expr.CmpOpEq, ack), accept()),
+		when("nothing else", drop()),
 	}}
 }
 

@@ -254,3 +254,5 @@ func prefixes(list ...string) (out []netip.Prefix) {
 	}
 	return out
 }
+
+func addrOf(s string) netip.Addr { return netip.MustParseAddr(s) }
