@@ -46,7 +46,7 @@ type request struct {
 // when they name the container that the arguments name.
 func readRequest(inv invocation, stdin io.Reader) (request, error) {
 	r := request{
-		namespace: inv.namespace, id: inv.id, debug: inv.debug, grpcAddress: inv.address,
+		protocol: protocolJSON, namespace: inv.namespace, id: inv.id, debug: inv.debug, grpcAddress: inv.address,
 		socketDir: filepath.Join(defaults.DefaultStateDir, "s"),
 	}
 	input, err := io.ReadAll(io.LimitReader(stdin, maxInput+1))
