@@ -94,8 +94,10 @@ func (l *Link) waiting(index int, report func(*netlink.Neigh)) error {
 	return nil
 }
 
-// eachMiss reads notifications: RTM_GETNEIGH asks for an answer, RTM_NEWNEIGH
-// tells that nobody gave one.
+// eachMiss reads notifications: RTM_GETNEIGH asks for an answer, and so says that
+// a packet waits. RTM_NEWNEIGH says as much of an incomplete entry; of a failed one
+// it says nothing, since that is also how the kernel tells that Disconnect removed
+// the entry.
 func eachMiss(b []byte, report func(*netlink.Neigh)) error {
 	messages, err := syscall.ParseNetlinkMessage(b)
 	if err != nil {
@@ -109,7 +111,7 @@ func eachMiss(b []byte, report func(*netlink.Neigh)) error {
 		if err != nil {
 			return fmt.Errorf("parse neighbour: %w", err)
 		}
-		if m.Header.Type == unix.RTM_GETNEIGH || n.State&unanswered != 0 {
+		if m.Header.Type == unix.RTM_GETNEIGH || n.State&netlink.NUD_INCOMPLETE != 0 {
 			report(n)
 		}
 	}

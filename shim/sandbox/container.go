@@ -19,7 +19,8 @@ type Container struct {
 	Stdio    stdio.Config
 
 	relay *stdio.Relay
-	ended chan struct{} // closed once, after exit is set and its output was copied
+	ended chan struct{} // closed once, after exit and letGo are set
+	letGo func() error  // ends the streams for good
 
 	state lifecycle.Container
 	exit  Exit
@@ -40,7 +41,8 @@ type Exec struct {
 
 	relay   *stdio.Relay
 	process *specs.Process
-	ended   chan struct{} // closed once, after exit is set
+	ended   chan struct{} // closed once, after exit and letGo are set
+	letGo   func() error  // ends the streams for good
 	once    sync.Once
 
 	pid     int // inside the sandbox; 0 before it starts

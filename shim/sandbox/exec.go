@@ -111,15 +111,12 @@ func (w *Workload) awaitExec(c *Container, e *Exec, inside int) {
 // execEnded records the end of an exec, once.
 func (w *Workload) execEnded(c *Container, e *Exec, status uint32) {
 	e.once.Do(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), finishTimeout)
-		defer cancel()
 		w.mu.Lock()
 		relay, started := e.relay, e.started
 		w.mu.Unlock()
+		e.letGo = func() error { return nil }
 		if relay != nil {
-			if err := relay.Finish(ctx); err != nil {
-				w.opts.Log.Warn("output", "exec", e.ID, "error", err)
-			}
+			e.letGo = letGo(relay)
 		}
 		w.mu.Lock()
 		e.exit = &Exit{Status: status, At: w.opts.Now()}
@@ -181,6 +178,9 @@ func (w *Workload) DeleteExec(id, exec string) (Exit, error) {
 		return Exit{}, fmt.Errorf("exec %s runs: %w", exec, ErrPrecondition)
 	}
 	w.execEnded(c, e, 0)
+	if err := e.letGo(); err != nil {
+		w.opts.Log.Debug("output", "exec", e.ID, "error", err)
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(c.execs, exec)

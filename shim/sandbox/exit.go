@@ -11,6 +11,7 @@ import (
 
 	"github.com/hibernate-runtime/hibernate/shim/lifecycle"
 	"github.com/hibernate-runtime/hibernate/shim/reap"
+	"github.com/hibernate-runtime/hibernate/shim/stdio"
 )
 
 // killedStatus is the exit status of a process that SIGKILL ended.
@@ -37,8 +38,24 @@ func (w *Workload) sandboxExited(generation int, e reap.Exit) {
 	}
 }
 
-// finishTimeout bounds copying what a process wrote last, to a reader that may be slow or gone.
-const finishTimeout = 10 * time.Second
+// settleTime is how long an exit waits for its streams to end. They end at once where somebody reads them.
+const settleTime = 100 * time.Millisecond
+
+// letGo ends the streams of a process that has ended: at once where somebody reads them, else not before the returned
+// function is called, so that a containerd which comes back finds what was written last. That function waits.
+func letGo(relay *stdio.Relay) (stop func() error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- relay.Finish(ctx) }()
+	settled := time.NewTimer(settleTime)
+	defer settled.Stop()
+	select {
+	case err := <-done:
+		done <- err
+	case <-settled.C:
+	}
+	return func() error { cancel(); return <-done }
+}
 
 // containerEnded records the end of the container, once, frees all that only a live one needs, and tells containerd.
 func (w *Workload) containerEnded(status uint32, at time.Time) {
@@ -62,7 +79,7 @@ func (w *Workload) containerEnded(status uint32, at time.Time) {
 	for _, e := range execs {
 		w.execEnded(c, e, killedStatus)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), finishTimeout+undoTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), undoTimeout)
 	defer cancel()
 	w.release(ctx, c)
 	w.opts.Publish(runtime.TaskExitEventTopic, &events.TaskExit{
@@ -85,11 +102,7 @@ func (w *Workload) release(ctx context.Context, c *Container) {
 			w.opts.Log.Error("clean up", "what", act.what, "error", err)
 		}
 	}
-	short, cancel := context.WithTimeout(ctx, finishTimeout)
-	defer cancel()
-	if err := c.relay.Finish(short); err != nil {
-		w.opts.Log.Warn("output", "container", c.ID, "error", err)
-	}
+	c.letGo = letGo(c.relay)
 }
 
 // removeLink takes the link and the gate out of the pod's namespace, and closes the listeners.

@@ -115,6 +115,7 @@ func (w *Workload) descend(t *transition, u *undo.Stack) error {
 				return err
 			}
 			u.Push("incoming snapshot", func(context.Context) error { return incoming.Discard() })
+			defer incoming.WriteAhead()() // the disk works while runsc writes
 			return w.runsc.Checkpoint(ctx, w.opts.ID, runsc.CheckpointOptions{ImagePath: incoming.ImageDir()})
 		}},
 		{"verify", func(ctx context.Context) (err error) {

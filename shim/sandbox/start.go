@@ -127,6 +127,10 @@ func (w *Workload) findEarlier(_ context.Context, _ CreateRequest, _ *undo.Stack
 	if errors.Is(err, snapshot.ErrNoHead) {
 		return nil
 	}
+	if errors.Is(err, snapshot.ErrCorrupt) {
+		w.opts.Log.Error("the head of the snapshots is damaged: they are set aside, none is restored", "error", err)
+		return w.local.QuarantineHead(err.Error())
+	}
 	if err != nil {
 		return err
 	}

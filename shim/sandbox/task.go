@@ -198,6 +198,9 @@ func (w *Workload) Delete(ctx context.Context, id string) (Exit, error) {
 		return Exit{}, context.Cause(ctx)
 	case <-c.ended:
 	}
+	if err := c.letGo(); err != nil {
+		w.opts.Log.Debug("output", "container", c.ID, "error", err)
+	}
 	err = w.dismantle(ctx)
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -129,6 +129,9 @@ func (w *Workload) restore(t *transition, s *snapshot.Snapshot) error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
+	if err := t.step("claim", func(ctx context.Context) error { return w.local.SetState(ctx, snapshot.Awake) }); err != nil {
+		return err
+	}
 	if err := t.step("restore", func(ctx context.Context) error {
 		return w.runsc.Restore(ctx, w.opts.ID, runsc.RestoreOptions{Bundle: w.places.sandbox(), ImagePath: s.ImageDir()})
 	}); err != nil {
