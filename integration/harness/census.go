@@ -22,6 +22,10 @@ import (
 //	address   reserved by host-local
 //	cgroup    of the world's containers
 //	file      sockets, records and state below /run and the run-dir; snapshots in the data-dir
+//
+// Empty directories that a first container makes and all later ones share don't count, nor what runsc pins once for
+// its root. In the data-dir, a directory for each workload counts.
+//
 //	host      mounts, links, rules and nft of the machine outside, which nothing may ever touch
 type Census map[string][]string
 
@@ -30,7 +34,7 @@ func (w *World) Census(ctx context.Context) (Census, error) {
 	c := Census{}
 	for kind, count := range map[string]func(context.Context) ([]string, error){
 		"process": w.countProcesses,
-		"mount":   func(context.Context) ([]string, error) { return mountPoints(w.anchor.pid()) },
+		"mount":   w.countMounts,
 		"netns":   w.countNamespaces,
 		"link":    w.countLinks,
 		"rule":    w.lines("ip", "rule"),
@@ -102,6 +106,14 @@ func (w *World) countProcesses(context.Context) ([]string, error) {
 	return out, err
 }
 
+func (w *World) countMounts(context.Context) ([]string, error) {
+	all, err := mountPoints(w.anchor.pid())
+	return slices.DeleteFunc(all, ofRunscRoot), err
+}
+
+// ofRunscRoot is about the empty network namespace that runsc pins for a root, for all its gofers.
+func ofRunscRoot(path string) bool { return filepath.Base(path) == "null-netns" }
+
 // mountPoints of the mount namespace that a process is in.
 func mountPoints(pid int) ([]string, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", pid))
@@ -118,12 +130,18 @@ func (w *World) countNamespaces(context.Context) ([]string, error) {
 	return walk(w.Path("/run/netns"), filepath.Join(w.Path(w.RunDir()), "netns"))
 }
 
-// countFiles leaves out logs, what is counted as namespaces, and mount(8)'s own directory.
+// countFiles leaves out logs, what is counted as namespaces, mount(8)'s own directory, and caches.
 func (w *World) countFiles(context.Context) ([]string, error) {
-	all, err := walk(w.Path("/run"), w.Path(w.RunDir()), w.DataDir())
-	return slices.DeleteFunc(all, func(f string) bool {
-		return strings.HasSuffix(f, ".log") || strings.Contains(f, "/run/netns/") || strings.Contains(f, "/root/run/mount")
-	}), err
+	all, err := walk(w.Path("/run"), w.Path(w.RunDir()))
+	if err != nil {
+		return nil, err
+	}
+	all = slices.DeleteFunc(all, func(f string) bool {
+		return strings.HasSuffix(f, ".log") || strings.HasSuffix(f, ".sha256") || ofRunscRoot(f) ||
+			strings.Contains(f, "/run/netns/") || strings.Contains(f, "/root/run/mount/")
+	})
+	workloads, err := filepath.Glob(filepath.Join(w.DataDir(), "*", "*"))
+	return append(all, workloads...), err
 }
 
 func (w *World) countCgroups(context.Context) ([]string, error) {
@@ -135,7 +153,7 @@ func (w *World) countCgroups(context.Context) ([]string, error) {
 		}
 		for _, top := range tops {
 			err := filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
-				if err == nil && d.IsDir() {
+				if err == nil && d.IsDir() && d.Name() != w.Name {
 					out = append(out, path)
 				}
 				return ignoreGone(err)
@@ -148,12 +166,12 @@ func (w *World) countCgroups(context.Context) ([]string, error) {
 	return out, nil
 }
 
-// walk lists everything below directories, which need not be there.
+// walk lists what is no directory below directories, which need not be there.
 func walk(dirs ...string) ([]string, error) {
 	var out []string
 	for _, dir := range dirs {
-		err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
-			if err == nil && path != dir {
+		err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+			if err == nil && !d.IsDir() {
 				out = append(out, path)
 			}
 			return ignoreGone(err)

@@ -24,14 +24,15 @@ const (
 	ipamDir = "/var/lib/cni/networks/" + cniNetwork
 )
 
-// conflist is a usual node's: bridge, host-local, portmap, firewall.
+// conflist is a usual node's: bridge, host-local, portmap, firewall. Without masquerading: `ctr tasks kill` calls DEL without
+// a network namespace, and the bridge plugin then leaves its rules.
 func (w *World) conflist() []byte {
 	return fmt.Appendf(nil, `{
   "cniVersion": "1.0.0",
   "name": %q,
   "plugins": [
     {
-      "type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": true, "hairpinMode": true,
+      "type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": false, "hairpinMode": true,
       "ipam": {
         "type": "host-local",
         "ranges": [[{"subnet": "%s.0/24"}]],
@@ -114,7 +115,7 @@ func (w *World) cached(id string) (*types100.Result, error) {
 }
 
 // removeNetwork is CNI's DEL, which `ctr run --detach --cni` leaves to others. Nothing to do is no error.
-func (w *World) removeNetwork(ctx context.Context, id string) error {
+func (w *World) removeNetwork(ctx context.Context, id, netns string) error {
 	if _, err := w.cached(id); err != nil {
 		return nil
 	}
@@ -122,7 +123,7 @@ func (w *World) removeNetwork(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	if err := cni.DelNetworkList(ctx, list, w.runtimeConf(id, "")); err != nil {
+	if err := cni.DelNetworkList(ctx, list, w.runtimeConf(id, netns)); err != nil {
 		return err
 	}
 	lo := filepath.Join(w.Path(cniCache), "results", "cni-loopback-"+w.Name+"-"+id+"-lo")

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -113,51 +115,61 @@ func (w *World) Exec(ctx context.Context, id string, args ...string) (string, er
 	return w.Ctr(ctx, append([]string{"tasks", "exec", "--exec-id", name, id}, args...)...)
 }
 
-// Kill sends a signal (a name, as TERM) to a container's init.
+// Kill sends a signal (a name, as TERM) to a container's init. ctr takes the signal for the end: it removes the container's
+// network by CNI first, whatever the signal. For one that a program survives, run it with NetNS.
 func (w *World) Kill(ctx context.Context, id, signal string) error {
 	_, err := w.Ctr(ctx, "tasks", "kill", "--signal", signal, id)
 	return err
 }
 
-// TaskState is containerd's word for it: CREATED, RUNNING, PAUSED, STOPPED; empty without a task.
-func (w *World) TaskState(ctx context.Context, id string) (string, error) {
+// A Task is what containerd says of a container's task. State is CREATED, RUNNING, PAUSED, STOPPED; empty without a task.
+type Task struct {
+	Pid   int
+	State string
+}
+
+// Task asks containerd. No task is no error.
+func (w *World) Task(ctx context.Context, id string) (Task, error) {
 	out, err := w.Ctr(ctx, "tasks", "list")
 	if err != nil {
-		return "", err
+		return Task{}, err
 	}
 	for line := range strings.Lines(out) {
-		if f := strings.Fields(line); len(f) == 3 && f[0] == id {
-			return f[2], nil
+		f := strings.Fields(line)
+		if len(f) != 3 || f[0] != id {
+			continue
 		}
+		pid, err := strconv.Atoi(f[1])
+		return Task{pid, f[2]}, err
 	}
-	return "", nil
+	return Task{}, nil
 }
 
 // Remove ends a container by SIGKILL, and removes its task, network and snapshot. One that isn't there is no error.
 func (w *World) Remove(ctx context.Context, id string) error {
-	state, err := w.TaskState(ctx, id)
+	task, err := w.Task(ctx, id)
 	if err != nil {
 		return err
 	}
-	if state != "" {
+	netns, err := openNamespace(task.Pid) // kept until CNI is done with it
+	if err != nil {
+		return err
+	}
+	defer netns.Close()
+	if task.State != "" {
 		if _, err := w.Ctr(ctx, "tasks", "delete", "--force", id); err != nil {
 			return err
 		}
 	}
-	if err := w.removeNetwork(ctx, id); err != nil {
+	if err := w.removeNetwork(ctx, id, netns.path()); err != nil {
 		return err
 	}
 	containers, err := w.Containers(ctx)
-	if err != nil {
+	if err != nil || !slices.Contains(containers, id) {
 		return err
 	}
-	for _, c := range containers {
-		if c == id {
-			_, err = w.Ctr(ctx, "containers", "delete", id)
-			return err
-		}
-	}
-	return nil
+	_, err = w.Ctr(ctx, "containers", "delete", id)
+	return err
 }
 
 // Containers are the ids of all containers.
@@ -185,9 +197,9 @@ func (w *World) WaitTask(ctx context.Context, id, state string) error {
 	ctx, cancel := withDeadline(ctx, commandDeadline)
 	defer cancel()
 	return poll(ctx, 50*time.Millisecond, func() (bool, error) {
-		now, err := w.TaskState(ctx, id)
-		if err == nil && now != state {
-			err = fmt.Errorf("task %s is %q, not %q", id, now, state)
+		now, err := w.Task(ctx, id)
+		if err == nil && now.State != state {
+			err = fmt.Errorf("task %s is %q, not %q", id, now.State, state)
 		}
 		return err == nil, err
 	})

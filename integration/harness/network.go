@@ -2,10 +2,12 @@ package harness
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"os"
 	"time"
 
 	"github.com/containernetworking/plugins/pkg/ns"
@@ -61,6 +63,19 @@ func (w *World) HTTP() *http.Client {
 	}
 }
 
+// WaitPort waits until a TCP port accepts the client's connections, as a server's does a while after its start.
+func (w *World) WaitPort(ctx context.Context, address string) error {
+	ctx, cancel := withDeadline(ctx, commandDeadline)
+	defer cancel()
+	return poll(ctx, 5*time.Millisecond, func() (bool, error) {
+		c, err := w.Dial(ctx, "tcp", address)
+		if err != nil {
+			return false, err
+		}
+		return true, c.Close()
+	})
+}
+
 // A Pod is a network namespace with an address on a bridge without CNI.
 type Pod struct {
 	Name string
@@ -99,4 +114,31 @@ func (w *World) RemovePod(ctx context.Context, p Pod) error {
 func (w *World) addNamespace(ctx context.Context, name string) (string, error) {
 	_, err := w.Output(ctx, "ip", "netns", "add", name)
 	return "/run/netns/" + name, err
+}
+
+// A namespace is an open network namespace; it lives while it is open. A nil one is none.
+type namespace struct{ file *os.File }
+
+// openNamespace opens a process's; none when there is no such process.
+func openNamespace(pid int) (*namespace, error) {
+	f, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", pid))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	return &namespace{f}, err
+}
+
+// path is where other processes find it.
+func (n *namespace) path() string {
+	if n == nil {
+		return ""
+	}
+	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), n.file.Fd())
+}
+
+func (n *namespace) Close() error {
+	if n == nil {
+		return nil
+	}
+	return n.file.Close()
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/containerd/ttrpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/hibernate-runtime/hibernate/api/handover"
 	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
@@ -53,6 +55,19 @@ func (w *World) Hibernate(ctx context.Context, id string) (*shimv1.Transition, e
 		return err
 	})
 	return t, err
+}
+
+// Sleep is Hibernate, again for as long as it is aborted by traffic, as by the end of a connection just closed.
+func (w *World) Sleep(ctx context.Context, id string) (*shimv1.Transition, error) {
+	ctx, cancel := withDeadline(ctx, commandDeadline)
+	defer cancel()
+	var t *shimv1.Transition
+	var last error
+	err := poll(ctx, 20*time.Millisecond, func() (bool, error) {
+		t, last = w.Hibernate(ctx, id)
+		return status.Code(last) != codes.Aborted, last
+	})
+	return t, errors.Join(err, last)
 }
 
 // Wake wakes a workload, and returns when it is awake.
