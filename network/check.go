@@ -26,7 +26,7 @@ type stage struct {
 func (l *Link) stages(ctx context.Context) []stage {
 	return []stage{
 		{"link", l.checkLink, l.repairLink},
-		{"inner", func() error { return l.checkInnerAndDeaf(ctx) }, func() error { return l.repairInnerAndDeaf(ctx) }},
+		{"inner", func() error { return l.checkInner(ctx) }, func() error { return l.repairInner(ctx) }},
 		{"route", l.checkRoutes, l.repairRoutes},
 		{"policy", l.checkPolicy, l.repairPolicy},
 	}
@@ -42,7 +42,7 @@ func (l *Link) Check(ctx context.Context, ports []uint16) []Rung {
 	ladder := []stage{
 		s[0], s[1], s[2],
 		{"neighbour", l.checkNeighbour, func() error { return l.Connect(ctx) }},
-		{"gate", func() error { return l.checkGate(ctx) }, func() error { return l.SetGate(ctx, l.wanted()) }},
+		{"gate", func() error { return l.checkTables(ctx) }, func() error { return l.repairTables(ctx) }},
 		s[3],
 		{"netstack", func() error { return l.checkNetstack(ctx) }, nil},
 		{"accepts", func() error { return l.checkAccepts(ctx, ports) }, nil},
@@ -74,12 +74,10 @@ func climb(s stage) Rung {
 	return r
 }
 
-func (l *Link) checkInnerAndDeaf(ctx context.Context) error {
-	t, chains := deafChains()
-	return errors.Join(l.checkInner(), checkTable(ctx, l.pod, t, chains))
+func (l *Link) checkTables(ctx context.Context) error {
+	return errors.Join(l.checkGate(ctx), l.checkDeaf(ctx))
 }
 
-func (l *Link) repairInnerAndDeaf(ctx context.Context) error {
-	t, chains := deafChains()
-	return errors.Join(l.repairInner(), putTable(ctx, l.pod, t, chains))
+func (l *Link) repairTables(ctx context.Context) error {
+	return errors.Join(l.SetGate(ctx, l.wanted()), l.deafen(ctx))
 }

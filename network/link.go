@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
+	"os"
 	"sync"
 )
 
@@ -13,7 +16,7 @@ import (
 type Link struct {
 	pod, inner *side
 	attachment *Attachment
-	found      record // P's own sysctls as they were
+	found      record // P's own sysctls as they were; set by Open
 
 	mu   sync.Mutex // guards the below
 	gate Gate       // as last set
@@ -84,6 +87,11 @@ func (l *Link) build(ctx context.Context) error {
 }
 
 func (l *Link) adoptGate(ctx context.Context) error {
+	if l.checkDeaf(ctx) != nil {
+		if err := l.deafen(ctx); err != nil {
+			return err
+		}
+	}
 	g, err := l.Gate(ctx)
 	if errors.Is(err, ErrNoGate) {
 		return l.SetGate(ctx, Gate{Position: GateOpen})
@@ -102,6 +110,18 @@ func (l *Link) adoptGate(ctx context.Context) error {
 
 // Attachment is what the link was opened with.
 func (l *Link) Attachment() *Attachment { return l.attachment }
+
+// Pod is P's namespace, to hand over with the listeners. It is closed with the
+// Link.
+func (l *Link) Pod() *os.File { return l.pod.ns }
+
+// Address is the pod's (first) address that the link carries.
+func (l *Link) Address() netip.Addr { return l.attachment.ipv4()[0] }
+
+// Dial connects to a port of the sandbox for a client; see the function Dial.
+func (l *Link) Dial(ctx context.Context, client netip.AddrPort, port uint16) (*net.TCPConn, error) {
+	return Dial(ctx, l.pod.ns, client, netip.AddrPortFrom(l.Address(), port))
+}
 
 // Close gives the descriptors up and changes nothing.
 func (l *Link) Close() error {

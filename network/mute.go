@@ -52,12 +52,22 @@ func checkTable(ctx context.Context, s *side, t *nftables.Table, chains []chain)
 	return s.withNFT(ctx, func(c *nftables.Conn) error { return checkChains(c, t, chains) })
 }
 
-func (l *Link) mute() error {
+func (l *Link) mute(ctx context.Context) error {
 	t, chains := muteChains()
-	return putTable(context.Background(), l.inner, t, chains)
+	return putTable(ctx, l.inner, t, chains)
 }
 
-func (l *Link) checkMute() error {
+func (l *Link) checkMute(ctx context.Context) error {
 	t, chains := muteChains()
-	return checkTable(context.Background(), l.inner, t, chains)
+	return checkTable(ctx, l.inner, t, chains)
+}
+
+func (l *Link) deafen(ctx context.Context) error {
+	t, chains := deafChains()
+	return putTable(ctx, l.pod, t, chains)
+}
+
+func (l *Link) checkDeaf(ctx context.Context) error {
+	t, chains := deafChains()
+	return checkTable(ctx, l.pod, t, chains)
 }

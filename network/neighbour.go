@@ -20,8 +20,8 @@ func (l *Link) PrepareInner(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if l.checkInner() != nil {
-		if err := l.repairInner(); err != nil {
+	if l.checkInner(ctx) != nil {
+		if err := l.repairInner(ctx); err != nil {
 			return fmt.Errorf("prepare I: %w", err)
 		}
 	}

@@ -134,7 +134,7 @@ func (l *Link) withOuterWants(do func([]setting) error) error {
 		return do(want)
 	})
 	if err != nil {
-		return fmt.Errorf("P: %w", err)
+		return fmt.Errorf("in P: %w", err)
 	}
 	return nil
 }
@@ -193,7 +193,7 @@ func (l *Link) checkDefaultRoute() error {
 			return nil
 		}
 	}
-	return errors.New("P's default route is missing")
+	return errors.New("the pod's default route is missing")
 }
 
 func (a *Attachment) defaultRoute() *Route {
@@ -227,7 +227,7 @@ func (l *Link) restoreDefaultRoute() error {
 		return err
 	}
 	if link == nil {
-		return fmt.Errorf("P's %s is missing", l.attachment.Interface)
+		return fmt.Errorf("interface %s of P is missing", l.attachment.Interface)
 	}
 	d := l.attachment.defaultRoute()
 	r := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: toIPNet(d.Destination), Gw: d.Gateway.AsSlice(), Src: d.Source.AsSlice(), Priority: d.Metric}
@@ -235,7 +235,7 @@ func (l *Link) restoreDefaultRoute() error {
 		r.Flags = unix.RTNH_F_ONLINK
 	}
 	if err := l.pod.route.RouteReplace(r); err != nil {
-		return fmt.Errorf("P's default route: %w", err)
+		return fmt.Errorf("the pod's default route: %w", err)
 	}
 	return nil
 }

@@ -66,6 +66,7 @@ func TestEstablishedConnectionSurvives(t *testing.T) {
 		must(t, say(c, "awake", time.Second))
 		asleep(t, l, s, g)
 		line := fmt.Sprintf("sent asleep %d", i)
+		must(t, c.SetDeadline(time.Now().Add(5*time.Second)))
 		_, err := c.Write([]byte(line + "\n"))
 		must(t, err)
 		next(t, misses)

@@ -25,7 +25,7 @@ type standIn struct {
 	frozen sync.RWMutex // held for writing while frozen
 }
 
-func newStandIn(t *testing.T, w *world) *standIn {
+func newStandIn(t testing.TB, w *world) *standIn {
 	t.Helper()
 	s := &standIn{ns: filepath.Join(t.TempDir(), "sandbox")}
 	must(t, network.NewNamespace(s.ns))
@@ -48,7 +48,7 @@ func newStandIn(t *testing.T, w *world) *standIn {
 func (s *standIn) freeze() { s.frozen.Lock() }
 func (s *standIn) thaw()   { s.frozen.Unlock() }
 
-func (s *standIn) pump(t *testing.T, w *world) {
+func (s *standIn) pump(t testing.TB, w *world) {
 	wire := inside(t, w.inner, func() (*os.File, error) { return packetSocket("eth0") })
 	feed := inside(t, w.inner, func() (*os.File, error) { return packetSocket("feed") })
 	var running sync.WaitGroup
@@ -100,7 +100,7 @@ func packetSocket(link string) (*os.File, error) {
 }
 
 // serve echoes lines on echoPort, TCP and UDP.
-func (s *standIn) serve(t *testing.T) {
+func (s *standIn) serve(t testing.TB) {
 	at := netip.AddrPortFrom(netip.IPv4Unspecified(), echoPort)
 	ln := inside(t, s.ns, func() (net.Listener, error) { return net.Listen("tcp4", at.String()) })
 	pc := inside(t, s.ns, func() (net.PacketConn, error) { return net.ListenPacket("udp4", at.String()) })

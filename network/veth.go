@@ -1,6 +1,7 @@
 package network
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -122,7 +123,11 @@ func (l *Link) makePair() (netlink.Link, error) {
 // adoptRecord reads what P's sysctls were from hib0's alias, or notes them there
 // before the first is changed.
 func (l *Link) adoptRecord(outer netlink.Link) error {
-	if alias := outer.Attrs().Alias; alias != "" {
+	alias := outer.Attrs().Alias
+	if alias != "" && l.found != nil {
+		return nil
+	}
+	if alias != "" {
 		r, err := parseRecord(alias)
 		l.found = r
 		return err
@@ -154,7 +159,7 @@ func (l *Link) readFound() error {
 }
 
 // checkInner looks at I: what answers for the sandbox must be silent.
-func (l *Link) checkInner() error {
+func (l *Link) checkInner(ctx context.Context) error {
 	inner, err := l.inner.link(innerName)
 	if err != nil {
 		return err
@@ -166,12 +171,12 @@ func (l *Link) checkInner() error {
 		return fmt.Errorf("%s is down in I", innerName)
 	}
 	if err := enter(l.inner.ns, func() error { return checkSettings(innerSettings()) }); err != nil {
-		return fmt.Errorf("I: %w", err)
+		return fmt.Errorf("in I: %w", err)
 	}
-	return l.checkMute()
+	return l.checkMute(ctx)
 }
 
-func (l *Link) repairInner() error {
+func (l *Link) repairInner(ctx context.Context) error {
 	inner, err := l.inner.link(innerName)
 	if err != nil {
 		return err
@@ -180,8 +185,8 @@ func (l *Link) repairInner() error {
 		return fmt.Errorf("%s is missing in I", innerName)
 	}
 	err = enter(l.inner.ns, func() error { return applySettings(innerSettings()) })
-	if err := errors.Join(err, l.mute()); err != nil {
-		return fmt.Errorf("I: %w", err)
+	if err := errors.Join(err, l.mute(ctx)); err != nil {
+		return fmt.Errorf("in I: %w", err)
 	}
 	lo, err := l.inner.link("lo")
 	if err != nil {

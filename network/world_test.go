@@ -36,7 +36,7 @@ type world struct {
 	att                      *network.Attachment
 }
 
-func newWorld(t *testing.T) *world {
+func newWorld(t testing.TB) *world {
 	t.Helper()
 	testroot.Require(t)
 	dir := t.TempDir()
@@ -62,7 +62,7 @@ func newWorld(t *testing.T) *world {
 }
 
 // open captures the pod's network and opens a link, closed at the test's end.
-func (w *world) open(t *testing.T) *network.Link {
+func (w *world) open(t testing.TB) *network.Link {
 	t.Helper()
 	if w.att == nil {
 		a, err := network.Capture(t.Context(), w.pod, network.WithCNICache(t.TempDir()))
@@ -76,7 +76,7 @@ func (w *world) open(t *testing.T) *network.Link {
 }
 
 // awake is a world with a stand-in for the sandbox that is up and connected.
-func awake(t *testing.T) (*world, *network.Link, *standIn) {
+func awake(t testing.TB) (*world, *network.Link, *standIn) {
 	t.Helper()
 	w := newWorld(t)
 	l := w.open(t)
@@ -92,7 +92,7 @@ func named(name string) netlink.LinkAttrs {
 	return a
 }
 
-func pair(t *testing.T, ns, name, peerNS, peer string, mac net.HardwareAddr) {
+func pair(t testing.TB, ns, name, peerNS, peer string, mac net.HardwareAddr) {
 	t.Helper()
 	f, err := os.Open(peerNS)
 	must(t, err)
@@ -107,19 +107,19 @@ func pair(t *testing.T, ns, name, peerNS, peer string, mac net.HardwareAddr) {
 }
 
 // ready waits until packets pass a fresh interface; before, they are dropped.
-func ready(t *testing.T, h *netlink.Handle, name string) {
+func ready(t testing.TB, h *netlink.Handle, name string) {
 	t.Helper()
 	eventually(t, name+" is up", func() bool { return get(t, h, name).Attrs().OperState == netlink.OperUp })
 }
 
-func addAddr(t *testing.T, h *netlink.Handle, link string, a netip.Addr, bits int) {
+func addAddr(t testing.TB, h *netlink.Handle, link string, a netip.Addr, bits int) {
 	t.Helper()
 	l := get(t, h, link)
 	must(t, h.AddrAdd(l, &netlink.Addr{IPNet: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(bits, 32)}}))
 	must(t, h.LinkSetUp(l))
 }
 
-func handle(t *testing.T, path string) *netlink.Handle {
+func handle(t testing.TB, path string) *netlink.Handle {
 	t.Helper()
 	f, err := os.Open(path)
 	must(t, err)
@@ -130,7 +130,7 @@ func handle(t *testing.T, path string) *netlink.Handle {
 	return h
 }
 
-func get(t *testing.T, h *netlink.Handle, name string) netlink.Link {
+func get(t testing.TB, h *netlink.Handle, name string) netlink.Link {
 	t.Helper()
 	l, err := h.LinkByName(name)
 	must(t, err)
@@ -138,7 +138,7 @@ func get(t *testing.T, h *netlink.Handle, name string) netlink.Link {
 }
 
 // inside runs fn on a thread in a namespace; sockets that it makes stay there.
-func inside[T any](t *testing.T, path string, fn func() (T, error)) T {
+func inside[T any](t testing.TB, path string, fn func() (T, error)) T {
 	t.Helper()
 	v, err := tryInside(path, fn)
 	must(t, err)
@@ -212,7 +212,7 @@ func hear(c net.Conn, line string) error {
 }
 
 // eventually polls until ok, for ten seconds.
-func eventually(t *testing.T, what string, ok func() bool) {
+func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
@@ -225,7 +225,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
@@ -241,7 +241,7 @@ func shortSolicit() error {
 	return os.WriteFile("/proc/sys/net/ipv4/neigh/hib0/app_solicit", []byte("1"), 0)
 }
 
-func neighbourFailed(t *testing.T, h *netlink.Handle, index int) bool {
+func neighbourFailed(t testing.TB, h *netlink.Handle, index int) bool {
 	t.Helper()
 	list, err := h.NeighList(index, netlink.FAMILY_V4)
 	must(t, err)
