@@ -10,6 +10,7 @@ import (
 	"github.com/hibernate-runtime/hibernate/internal/undo"
 	"github.com/hibernate-runtime/hibernate/runsc"
 	"github.com/hibernate-runtime/hibernate/shim/lifecycle"
+	"github.com/hibernate-runtime/hibernate/shim/trim"
 	"github.com/hibernate-runtime/hibernate/snapshot"
 )
 
@@ -194,6 +195,23 @@ func (w *Workload) fallAsleep(t *transition) {
 		w.opts.Log.Error("the sandbox's memory could not be freed cleanly", "id", t.record.GetId(), "error", err)
 	}
 	w.endTransition(t, lifecycle.Commit, "slept", "", nil)
+	time.AfterFunc(trimAfter, w.trim)
+}
+
+// trimAfter is how long a workload sleeps before the shim gives back memory of its own: a quick wake shall not fault it
+// all in again.
+const trimAfter = 5 * time.Second
+
+func (w *Workload) trim() {
+	w.mu.Lock()
+	asleep := w.state == lifecycle.Asleep
+	w.mu.Unlock()
+	if !asleep {
+		return
+	}
+	if err := trim.Process(); err != nil {
+		w.opts.Log.Debug("give back the shim's memory", "error", err)
+	}
 }
 
 // stayAwake ends a hibernation that did not happen.

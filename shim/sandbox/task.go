@@ -210,6 +210,7 @@ func (w *Workload) Delete(ctx context.Context, id string) (Exit, error) {
 
 // dismantle takes down what Create made, in the opposite order.
 func (w *Workload) dismantle(ctx context.Context) error {
+	w.background.Wait()
 	errs := []error{w.holder.kill(), w.podNS.Close()}
 	if w.hooks != nil {
 		if err := w.runHooks(ctx, w.hooks.Poststop, specs.StateStopped); err != nil {

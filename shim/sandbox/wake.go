@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/proto"
 
 	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
 	"github.com/hibernate-runtime/hibernate/internal/config"
@@ -173,39 +174,59 @@ func (w *Workload) prepareInner(ctx context.Context) error {
 	return w.link.PrepareInner(ctx)
 }
 
-// awake ends a wake well: the ladder, then what was asked meanwhile.
+// awake ends a wake well. Whoever waits goes on at once; the ladder is climbed beside the traffic.
 func (w *Workload) awake(t *transition, outcome, detail string) {
 	w.unwatchPackets()
-	w.climb(t)
-	if err := w.saveState(); err != nil {
-		w.opts.Log.Warn("state file", "error", err)
-	}
 	w.endTransition(t, lifecycle.Woke, outcome, detail, nil)
+	w.background.Go(func() {
+		w.climb(t)
+		if err := w.saveState(); err != nil {
+			w.opts.Log.Warn("state file", "error", err)
+		}
+	})
 }
 
 // ladderTimeout bounds the checks after a restore; they never undo one.
 const ladderTimeout = 2 * time.Second
 
-// climb checks the path to the sandbox rung by rung and repairs what is broken.
+// climb checks the path to the sandbox rung by rung, repairs what is broken, and adds its report to the wake's record.
 func (w *Workload) climb(t *transition) {
-	if w.link == nil {
+	ctx, cancel := context.WithTimeout(context.Background(), ladderTimeout)
+	defer cancel()
+	begin := w.opts.Now()
+	rungs := w.check(ctx, t)
+	if len(rungs) == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), ladderTimeout)
-	defer cancel()
-	w.mu.Lock()
-	ports := w.ports
-	w.mu.Unlock()
-	var rungs []network.Rung
-	_ = t.always("ladder", func() error { rungs = w.link.Check(ctx, ports); return nil })
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	record := proto.CloneOf(t.record)
+	record.Steps = append(record.Steps, &shimv1.Step{
+		Name: "ladder", Ms: milliseconds(w.opts.Now().Sub(begin)), StartMs: milliseconds(begin.Sub(t.start)),
+	})
 	for _, r := range rungs {
-		t.record.Ladder = append(t.record.Ladder, &shimv1.Rung{Name: r.Name, Ok: r.OK, Repaired: r.Repaired, Detail: r.Detail})
+		record.Ladder = append(record.Ladder, &shimv1.Rung{Name: r.Name, Ok: r.OK, Repaired: r.Repaired, Detail: r.Detail})
 		if !r.OK || r.Repaired {
-			w.opts.Log.Warn("ladder", "id", t.record.GetId(), "rung", r.Name, "ok", r.OK, "repaired", r.Repaired, "detail", r.Detail)
+			w.opts.Log.Warn("ladder", "transition", record.GetId(), "rung", r.Name, "ok", r.OK, "repaired", r.Repaired, "detail", r.Detail)
 		}
 	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.last.wake == t.record {
+		w.last.wake = record
+		w.announce(record)
+	}
+}
+
+// check runs the ladder unless another transition has begun: it must not mend what a hibernation takes apart.
+func (w *Workload) check(ctx context.Context, t *transition) []network.Rung {
+	w.gateMu.Lock()
+	defer w.gateMu.Unlock()
+	w.mu.Lock()
+	ports, same := w.ports, w.state == lifecycle.Awake && w.last.wake == t.record
+	w.mu.Unlock()
+	if w.link == nil || w.removed || !same {
+		return nil
+	}
+	return w.link.Check(ctx, ports)
 }
 
 // coldStart starts the container afresh inside the same task, because its state can't be restored, and says so.

@@ -46,6 +46,8 @@ type Workload struct {
 	created time.Time
 	facts   facts
 
+	background sync.WaitGroup // ladders and trims; Delete waits for them
+
 	// Set at Start, before the workload can hibernate, and never after.
 	link        *network.Link // nil: the sandbox is not behind an inner link
 	attachment  *network.Attachment
