@@ -15,9 +15,10 @@ TOOLS   := .tools
 LDFLAGS := -s -w -X $(MODULE)/internal/version.Version=$(VERSION)
 ROOT_RINGS = HIBERNATE_REQUIRE_ROOT=1
 
-# A package is of the root ring when its tests import testroot, of the end-to-end ring when it is below integration
-# and does; all others are the unit ring.
-LIST = go list -f '{{$$r := "unit"}}{{range .TestImports}}{{if eq . "$(MODULE)/internal/testroot"}}{{$$r = "root"}}{{end}}{{end}}{{range .XTestImports}}{{if eq . "$(MODULE)/internal/testroot"}}{{$$r = "root"}}{{end}}{{end}}{{$$r}} {{.ImportPath}}' ./...
+# A package is of the root ring when its tests import testroot, or the harness; of the end-to-end ring when it is below
+# integration, too; all others are the unit ring.
+LIST = go list -f '{{.ImportPath}} {{join .TestImports " "}} {{join .XTestImports " "}}' ./... | \
+       awk '{ r = "unit"; for (i = 2; i <= NF; i++) if ($$i ~ /\/(internal\/testroot|integration\/harness)$$/) r = "root"; print r, $$1 }'
 UNIT = $(shell $(LIST) | awk '$$1 == "unit" { print $$2 }')
 ROOT = $(shell $(LIST) | awk '$$1 == "root" && $$2 !~ "^$(MODULE)/integration" { print $$2 }')
 E2E  = $(shell $(LIST) | awk '$$1 == "root" && $$2 ~ "^$(MODULE)/integration" { print $$2 }')
@@ -79,10 +80,10 @@ unit: ## Tests that need no root
 	@cd integration/images && go test ./...
 
 root: ## Tests of single packages with the kernel and real runsc (root)
-	@$(ROOT_RINGS) go test -p 1 -timeout 10m $(ROOT)
+	@$(ROOT_RINGS) go test -count=1 -p 1 -timeout 10m $(ROOT)
 
 e2e: ## Tests of the whole, with real containerd, runsc and servers (root)
-	@$(ROOT_RINGS) go test -p 1 -timeout 30m $(E2E)
+	@$(ROOT_RINGS) go test -count=1 -p 1 -timeout 30m $(E2E)
 
 race: ## The unit ring under the race detector (needs a C compiler)
 	@CGO_ENABLED=1 go test -race -p $(JOBS) -timeout 10m $(UNIT)

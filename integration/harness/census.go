@@ -26,7 +26,7 @@ import (
 // Empty directories that a first container makes and all later ones share don't count, nor what runsc pins once for
 // its root. In the data-dir, a directory for each workload counts.
 //
-//	host      mounts, links, rules and nft of the machine outside, which nothing may ever touch
+//	host      mounts, addresses, rules, routes and nft of the world outside it, where none belong
 type Census map[string][]string
 
 // Census counts now. Take one before, with the programs running, and compare with CheckLeaks.
@@ -43,7 +43,7 @@ func (w *World) Census(ctx context.Context) (Census, error) {
 		"address": func(context.Context) ([]string, error) { return w.Reservations() },
 		"cgroup":  w.countCgroups,
 		"file":    w.countFiles,
-		"host":    countHost,
+		"host":    w.countHost,
 	} {
 		lines, err := count(ctx)
 		if err != nil {

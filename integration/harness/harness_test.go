@@ -129,7 +129,7 @@ func TestCensusSeesWhatIsLeft(t *testing.T) {
 	}
 	const make = `
 ip netns add left; ip link add left0 type bridge; ip rule add fwmark 7 lookup 7
-nft add table inet left; mkdir -p /run/left; mount -t tmpfs left /run/left
+nft add table inet left; mkdir -p /run/left; mount -t tmpfs left /run/left; touch /run/left.json
 setsid sleep 60 </dev/null >/dev/null 2>&1 &`
 	if _, err := w.Shell(ctx, make); err != nil {
 		t.Fatal(err)
@@ -147,7 +147,7 @@ setsid sleep 60 </dev/null >/dev/null 2>&1 &`
 	}
 	const undo = `
 ip netns delete left; ip link delete left0; ip rule delete fwmark 7 lookup 7
-nft delete table inet left; umount /run/left; rmdir /run/left; kill $(pgrep --ns $$ --nslist net -x sleep)`
+nft delete table inet left; umount /run/left; rm /run/left.json; rmdir /run/left; kill $(pgrep --ns $$ --nslist net -x sleep)`
 	if _, err := w.Shell(ctx, undo); err != nil {
 		t.Error(err)
 	}

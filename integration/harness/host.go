@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 )
 
-// countHost lists what a world must never change: the machine outside. Other worlds live there, too, and are left out.
-func countHost(ctx context.Context) ([]string, error) {
+// countHost lists what of the world shows on the machine outside: nothing ever should. What others do there at the same
+// time is no matter; the world is known by its name, its directory, its bridges and its subnets.
+func (w *World) countHost(ctx context.Context) ([]string, error) {
 	ctx, cancel := withDeadline(ctx, commandDeadline)
 	defer cancel()
 	var all []string
@@ -21,7 +23,7 @@ func countHost(ctx context.Context) ([]string, error) {
 		all = append(all, "mount "+m)
 	}
 	for _, argv := range [][]string{
-		{"ip", "-brief", "link"}, {"ip", "rule"}, {"nft", "--stateless", "list", "ruleset"},
+		{"ip", "-brief", "address"}, {"ip", "rule"}, {"ip", "route", "show", "table", "all"}, {"nft", "--stateless", "list", "ruleset"},
 	} {
 		out, err := exec.CommandContext(ctx, argv[0], argv[1:]...).Output()
 		if err != nil {
@@ -31,5 +33,8 @@ func countHost(ctx context.Context) ([]string, error) {
 			all = append(all, argv[0]+" "+l)
 		}
 	}
-	return all, nil
+	ours := []string{w.Name, "cni0", "plain0", "client0", w.subnets.pods + ".", w.subnets.client + ".", w.subnets.plain + "."}
+	return slices.DeleteFunc(all, func(line string) bool {
+		return !slices.ContainsFunc(ours, func(o string) bool { return strings.Contains(line, o) })
+	}), nil
 }
