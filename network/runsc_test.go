@@ -1,6 +1,7 @@
 package network_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -10,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"testing"
 	"time"
 
@@ -190,4 +192,68 @@ func sound(t *testing.T, l *network.Link) {
 			t.Errorf("%+v", r)
 		}
 	}
+}
+
+// Lines sent without a pause, before, while and after the sandbox goes to sleep,
+// all come back, once and in order: nothing was acknowledged and then lost.
+func TestRunscLosesNothingOnTheWayToSleep(t *testing.T) {
+	w := newWorld(t)
+	l := w.open(t)
+	must(t, l.PrepareInner(t.Context()))
+	g := newGvisor(t, w.inner)
+	g.start(t)
+	must(t, l.Connect(t.Context()))
+	c := dialRetry(t, w)
+	defer c.Close()
+	must(t, c.SetDeadline(time.Now().Add(time.Minute)))
+	stop := make(chan struct{})
+	sent, got := make(chan int, 1), make(chan error, 1)
+	go func() { sent <- sendNumbers(c, stop) }()
+	counted := 0
+	go func() { got <- hearNumbers(c, &counted) }()
+	for i := range 8 {
+		<-time.After(time.Duration(i) * 7 * time.Millisecond) // another moment each time
+		must(t, l.Disconnect(t.Context()))
+		must(t, l.SetGate(t.Context(), parked))
+		must(t, l.Quiet(t.Context(), 20*time.Millisecond))
+		image := g.save(t)
+		must(t, l.PrepareInner(t.Context()))
+		g.restore(t, image)
+		must(t, l.SetGate(t.Context(), opened))
+		must(t, l.Connect(t.Context()))
+	}
+	close(stop)
+	n := <-sent
+	must(t, <-got)
+	if counted != n {
+		t.Fatalf("%d lines sent, %d came back", n, counted)
+	}
+	t.Logf("%d lines over 8 sleeps", n)
+}
+
+// sendNumbers writes 0, 1, 2, … a line each until stop, and then closes its half.
+func sendNumbers(c net.Conn, stop <-chan struct{}) (n int) {
+	defer c.(*net.TCPConn).CloseWrite()
+	for {
+		select {
+		case <-stop:
+			return n
+		default:
+		}
+		if _, err := fmt.Fprintf(c, "%d\n", n); err != nil {
+			return n
+		}
+		n++
+	}
+}
+
+func hearNumbers(c net.Conn, n *int) error {
+	in := bufio.NewScanner(c)
+	for in.Scan() {
+		if in.Text() != strconv.Itoa(*n) {
+			return fmt.Errorf("line %d is %q", *n, in.Text())
+		}
+		*n++
+	}
+	return in.Err()
 }
