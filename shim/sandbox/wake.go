@@ -123,9 +123,6 @@ func (w *Workload) restore(t *transition, s *snapshot.Snapshot) error {
 	g, ctx := errgroup.WithContext(t.ctx)
 	g.Go(func() error { return t.step("verify", func(context.Context) error { return s.Verify(ctx) }) })
 	g.Go(func() error { return t.step("boot", func(context.Context) error { return w.bootOnce(ctx) }) })
-	g.Go(func() error {
-		return t.step("claim", func(context.Context) error { return w.local.SetState(ctx, snapshot.Awake) })
-	})
 	g.Go(func() error { return t.step("inner", func(context.Context) error { return w.prepareInner(ctx) }) })
 	if err := g.Wait(); err != nil {
 		return err
