@@ -1,0 +1,93 @@
+package shimtest
+
+import (
+	"context"
+
+	"google.golang.org/protobuf/proto"
+
+	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
+)
+
+// service is the ttrpc side of a Shim.
+type service struct{ *Shim }
+
+func (s service) Hibernate(ctx context.Context, req *shimv1.HibernateRequest) (*shimv1.HibernateResponse, error) {
+	s.mu.Lock()
+	s.hibernations = append(s.hibernations, proto.CloneOf(req))
+	s.mu.Unlock()
+	if err := s.hung(ctx); err != nil {
+		return nil, err
+	}
+	t, err := s.transition(ctx, "hibernate", "", req.GetReason(), "hibernating", "asleep", "slept", s.OnHibernate)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.status.Hibernations++
+	s.status.ImageBytes = 24 << 20
+	return &shimv1.HibernateResponse{Transition: t, ImageBytes: s.status.ImageBytes}, nil
+}
+
+func (s service) Wake(ctx context.Context, req *shimv1.WakeRequest) (*shimv1.WakeResponse, error) {
+	s.mu.Lock()
+	s.wakes = append(s.wakes, proto.CloneOf(req))
+	s.mu.Unlock()
+	if err := s.hung(ctx); err != nil {
+		return nil, err
+	}
+	t, err := s.transition(ctx, "wake", req.GetWakeId(), req.GetReason(), "waking", "awake", "restored", s.OnWake)
+	if err != nil {
+		return nil, err
+	}
+	return &shimv1.WakeResponse{Transition: t}, nil
+}
+
+func (s service) Status(ctx context.Context, _ *shimv1.StatusRequest) (*shimv1.StatusResponse, error) {
+	if err := s.hung(ctx); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return proto.CloneOf(s.status), nil
+}
+
+func (s service) Watch(ctx context.Context, _ *shimv1.WatchRequest, stream shimv1.TTRPCShim_WatchServer) error {
+	if err := s.hung(ctx); err != nil {
+		return err
+	}
+	events := make(chan *shimv1.Event, 64)
+	s.mu.Lock()
+	s.watchers[events] = struct{}{}
+	events <- s.event(nil)
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.watchers, events)
+	}()
+	for {
+		select {
+		case event := <-events:
+			if err := stream.Send(event); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+func (s service) Activity(ctx context.Context, _ *shimv1.ActivityRequest) (*shimv1.ActivityResponse, error) {
+	if err := s.hung(ctx); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.samples++
+	return proto.CloneOf(s.activity), nil
+}
+
+func (s service) Lease(ctx context.Context, req *shimv1.LeaseRequest) (*shimv1.LeaseResponse, error) {
+	return &shimv1.LeaseResponse{}, s.hung(ctx)
+}

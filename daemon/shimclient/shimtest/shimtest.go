@@ -1,0 +1,221 @@
+// Package shimtest is a shim for tests: the real service on a real ttrpc socket, with a workload that only pretends.
+package shimtest
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs/pkg/errgrpc"
+	"github.com/containerd/ttrpc"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/hibernate-runtime/hibernate/api/handover"
+	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
+)
+
+// Shim is a fake shim. Set its functions before the calls that use them.
+type Shim struct {
+	Namespace, ID string
+	Address       string // of its ttrpc socket
+
+	// OnHibernate and OnWake run during the calls; an error is the call's answer. nil: it succeeds at once.
+	OnHibernate, OnWake func(ctx context.Context) error
+
+	server   *ttrpc.Server
+	listener *listener
+
+	mu           sync.Mutex
+	status       *shimv1.StatusResponse   // guarded by mu
+	activity     *shimv1.ActivityResponse // guarded by mu
+	watchers     map[chan *shimv1.Event]struct{}
+	hang         chan struct{} // guarded by mu; not nil while it hangs
+	wakes        []*shimv1.WakeRequest
+	hibernations []*shimv1.HibernateRequest
+	samples      int
+}
+
+// Start serves a shim whose workload is awake, until the test ends.
+func Start(t testing.TB, namespace, id string) *Shim {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "shim") // t.TempDir may be too long for a socket's path
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "s")
+	now := time.Now().UnixMilli()
+	s := &Shim{
+		Namespace: namespace, ID: id, Address: "unix://" + path, watchers: make(map[chan *shimv1.Event]struct{}),
+		status: &shimv1.StatusResponse{
+			Namespace: namespace, Id: id, State: "awake", StateSinceUnixMs: now, CreatedUnixMs: now,
+		},
+		activity: &shimv1.ActivityResponse{
+			State: "awake", StateSinceUnixMs: now, Mode: "auto", IdleTimeoutMs: 300_000, MinAwakeMs: 60_000,
+		},
+	}
+	if s.server, err = ttrpc.NewServer(); err != nil {
+		t.Fatal(err)
+	}
+	socket, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.listener = &listener{Listener: socket}
+	shimv1.RegisterTTRPCShimService(s.server, service{s})
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = s.server.Serve(context.Background(), s.listener) })
+	t.Cleanup(func() {
+		s.Hang(false)
+		s.Stop()
+		serving.Wait()
+		_ = os.RemoveAll(dir)
+	})
+	return s
+}
+
+// Stop ends the shim at once, as SIGKILL would.
+func (s *Shim) Stop() {
+	_ = s.server.Close()
+	s.listener.kill()
+}
+
+// Record writes the shim's record, with the test's own process as the shim's.
+func (s *Shim) Record(t testing.TB, runDir string) {
+	t.Helper()
+	start, err := handover.StartTime(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = handover.WriteRecord(runDir, handover.Record{
+		Namespace: s.Namespace, ID: s.ID, Address: s.Address, Pid: os.Getpid(), StartTime: start, Version: "test",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Hang makes every call wait until it is told otherwise.
+func (s *Shim) Hang(on bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if on && s.hang == nil {
+		s.hang = make(chan struct{})
+	} else if !on && s.hang != nil {
+		close(s.hang)
+		s.hang = nil
+	}
+}
+
+// Update changes what the shim answers, and tells its watchers.
+func (s *Shim) Update(change func(*shimv1.StatusResponse, *shimv1.ActivityResponse)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change(s.status, s.activity)
+	s.announce(nil)
+}
+
+// State changes the workload's state now.
+func (s *Shim) State(state string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.move(state, nil)
+}
+
+// Wakes and Hibernations return the requests so far, Samples the number of calls of Activity.
+func (s *Shim) Wakes() []*shimv1.WakeRequest {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.wakes[:len(s.wakes):len(s.wakes)]
+}
+
+// Hibernations returns the requests so far.
+func (s *Shim) Hibernations() []*shimv1.HibernateRequest {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.hibernations[:len(s.hibernations):len(s.hibernations)]
+}
+
+// Samples returns how often Activity was answered.
+func (s *Shim) Samples() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.samples
+}
+
+// move changes the state. s.mu is held.
+func (s *Shim) move(state string, transition *shimv1.Transition) {
+	now := time.Now().UnixMilli()
+	if since := s.status.StateSinceUnixMs; now <= since {
+		now = since + 1
+	}
+	s.status.State, s.status.StateSinceUnixMs = state, now
+	s.activity.State, s.activity.StateSinceUnixMs = state, now
+	s.announce(transition)
+}
+
+// announce tells the watchers. s.mu is held.
+func (s *Shim) announce(transition *shimv1.Transition) {
+	for watcher := range s.watchers {
+		select {
+		case watcher <- s.event(transition):
+		default:
+		}
+	}
+}
+
+func (s *Shim) event(transition *shimv1.Transition) *shimv1.Event {
+	return &shimv1.Event{
+		TimeUnixMs: time.Now().UnixMilli(), State: s.status.State, Transition: transition, Status: proto.CloneOf(s.status),
+	}
+}
+
+// hung waits while the shim hangs.
+func (s *Shim) hung(ctx context.Context) error {
+	s.mu.Lock()
+	hang := s.hang
+	s.mu.Unlock()
+	if hang == nil {
+		return nil
+	}
+	select {
+	case <-hang:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// transition does one: from a state through another to a third.
+func (s *Shim) transition(ctx context.Context, kind, id, reason, via, to, outcome string, run func(context.Context) error) (*shimv1.Transition, error) {
+	s.mu.Lock()
+	from := s.status.State
+	if from == to {
+		defer s.mu.Unlock()
+		return &shimv1.Transition{}, nil
+	}
+	s.move(via, nil)
+	s.mu.Unlock()
+	started := time.Now()
+	var err error
+	if run != nil {
+		err = run(ctx)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if id == "" {
+		id = fmt.Sprintf("%s-%d", kind, started.UnixNano())
+	}
+	t := &shimv1.Transition{Id: id, Kind: kind, Reason: reason, Outcome: outcome, StartedUnixMs: started.UnixMilli(), TotalMs: 12.5}
+	if err != nil {
+		t.Outcome, t.Detail = "failed", err.Error()
+		s.move(from, t)
+		return nil, errgrpc.ToGRPC(err)
+	}
+	s.move(to, t)
+	return t, nil
+}
