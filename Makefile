@@ -43,7 +43,7 @@ bench: deps tools images build ## Measure, print a table and write .bench/bench.
 
 build: ## Build the programs into bin/
 	@mkdir -p bin
-	@go build -trimpath -p $(JOBS) -ldflags '$(LDFLAGS)' -o bin/ $(addprefix ./cmd/,$(PROGRAMS))
+	@go build -tags no_grpc -trimpath -p $(JOBS) -ldflags '$(LDFLAGS)' -o bin/ $(addprefix ./cmd/,$(PROGRAMS))
 
 tools: ## Build the pinned outside programs (runsc, containerd, CNI plugins, …) once, and link them in .tools/
 	@go run ./tools/toolchain -p $(JOBS)
@@ -57,7 +57,7 @@ protos: ## Generate api/*/v1/*.go from the protos
 	@go run ./tools/toolchain protoc
 	@for p in api/*/v1/*.proto; do \
 	  PATH="$(CURDIR)/$(TOOLS):$$PATH" protoc -I . --go_out=. --go_opt=paths=source_relative \
-	    --go-ttrpc_out=. --go-ttrpc_opt=paths=source_relative $$p || exit 1; done
+	    --go-ttrpc_out=. --go-ttrpc_opt=paths=source_relative --go-ttrpc_opt=prefix=TTRPC $$p || exit 1; done
 
 deps: ## Install the Debian packages that tests and the demo need, when missing (root)
 	@sh tools/deps.sh
