@@ -82,8 +82,8 @@ type conn struct {
 	once sync.Once // the end: guards err
 	err  error
 
-	mu    sync.Mutex // guards each side's ended, silent and dead
-	halfs int        // ways that ended in order
+	mu     sync.Mutex // guards each side's ended, silent and dead
+	halves int        // ways that ended in order
 }
 
 // run passes bytes both ways until both sides have ended, one was reset, or ctx
@@ -135,16 +135,18 @@ func (c *conn) hiddenReset(src *side) error {
 }
 
 // endOf passes the end of src's stream on to dst. When it is the second, the
-// connection has ended.
+// connection has ended. If src died meanwhile, which nobody would notice any
+// more, it returns the error.
 func (c *conn) endOf(src, dst *side) error {
 	c.mu.Lock()
 	src.ended, dst.silent = true, true
-	c.halfs++
-	last := c.halfs == 2
+	c.halves++
+	last, dead := c.halves == 2, src.dead
 	c.mu.Unlock()
-	if err := dst.closeWrite(); err != nil && !last {
-		return c.deadOr(dst, nil)
+	if dead != nil {
+		return dead
 	}
+	_ = dst.closeWrite() // fails when dst was reset: who reads from it finds out
 	if last {
 		c.once.Do(func() {
 			c.client.close()
@@ -152,15 +154,6 @@ func (c *conn) endOf(src, dst *side) error {
 		})
 	}
 	return nil
-}
-
-func (c *conn) deadOr(s *side, err error) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if s.dead != nil {
-		return s.dead
-	}
-	return err
 }
 
 // broken handles a side that took no more bytes. What it sent before is still

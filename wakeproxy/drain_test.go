@@ -201,12 +201,12 @@ func TestIdleConnectionHoldsNoPipe(t *testing.T) {
 	}
 	// Each has the client's end, two of the proxy's, and the server's.
 	until(t, "pipes to be given back", func() bool {
-		return openFDs(t)-before <= 4*len(conns)+2*spareNumber+2
+		return openFDs(t)-before <= 5*len(conns)+2*spareNumber
 	})
 	r.proxy.pipes.mu.Lock()
 	spare := len(r.proxy.pipes.spare)
 	r.proxy.pipes.mu.Unlock()
-	if got := openFDs(t) - before - 2*spare; got > 4*len(conns)+2 {
+	if got := openFDs(t) - before - 2*spare; got > 5*len(conns) {
 		t.Errorf("%d descriptors for %d connections", got, len(conns))
 	}
 	for _, c := range conns {

@@ -74,9 +74,9 @@ func pair(t *testing.T) (*Conn, *Peer) {
 // memFiles returns n files whose content is their number.
 func memFiles(t *testing.T, n int) []*os.File {
 	t.Helper()
-	files := make([]*os.File, n)
+	dir, files := t.TempDir(), make([]*os.File, n)
 	for i := range files {
-		f, err := os.Create(filepath.Join(t.TempDir(), "f"))
+		f, err := os.Create(filepath.Join(dir, fmt.Sprint(i)))
 		if err != nil {
 			t.Fatal(err)
 		}
