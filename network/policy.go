@@ -152,6 +152,28 @@ func (l *Link) ourRoutes(index int) []*netlink.Route {
 	return list
 }
 
+// silence ends the sandbox's table, and outlives hib0: while no sandbox's I is there, as after a crash, what is marked
+// for it is dropped. Else it would fall through to P's own sockets, and be answered by a reset.
+func silence() *netlink.Route {
+	return &netlink.Route{
+		Table: tableSandbox, Type: unix.RTN_BLACKHOLE, Priority: lastMetric,
+		Dst: toIPNet(netip.PrefixFrom(netip.IPv4Unspecified(), 0)),
+	}
+}
+
+const lastMetric = 1 << 16
+
+func (l *Link) checkSilence() error {
+	have, err := l.pod.route.RouteListFiltered(netlink.FAMILY_V4, silence(), netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE)
+	if err != nil {
+		return fmt.Errorf("routes of table %d: %w", tableSandbox, err)
+	}
+	if !hasRoute(have, silence()) {
+		return fmt.Errorf("the last route of table %d is missing", tableSandbox)
+	}
+	return nil
+}
+
 func (l *Link) checkRoutes() error {
 	outer, err := l.outer()
 	if err != nil {
@@ -167,7 +189,7 @@ func (l *Link) checkRoutes() error {
 			return fmt.Errorf("route to %s in table %d is missing", want.Dst, want.Table)
 		}
 	}
-	return l.checkDefaultRoute()
+	return errors.Join(l.checkSilence(), l.checkDefaultRoute())
 }
 
 func hasRoute(list []netlink.Route, want *netlink.Route) bool {
@@ -210,7 +232,7 @@ func (l *Link) repairRoutes() error {
 	if err != nil {
 		return err
 	}
-	for _, r := range l.ourRoutes(outer.Attrs().Index) {
+	for _, r := range append(l.ourRoutes(outer.Attrs().Index), silence()) {
 		if err := l.pod.route.RouteReplace(r); err != nil {
 			return fmt.Errorf("route to %s in table %d: %w", r.Dst, r.Table, err)
 		}

@@ -206,12 +206,13 @@ func TestRunscLosesNothingOnTheWayToSleep(t *testing.T) {
 	c := dialRetry(t, w)
 	defer c.Close()
 	must(t, c.SetDeadline(time.Now().Add(time.Minute)))
+	const sleeps = 4
 	stop := make(chan struct{})
 	sent, got := make(chan int, 1), make(chan error, 1)
 	go func() { sent <- sendNumbers(c, stop) }()
 	counted := 0
 	go func() { got <- hearNumbers(c, &counted) }()
-	for i := range 8 {
+	for i := range sleeps {
 		<-time.After(time.Duration(i) * 7 * time.Millisecond) // another moment each time
 		must(t, l.Disconnect(t.Context()))
 		must(t, l.SetGate(t.Context(), parked))
@@ -228,7 +229,7 @@ func TestRunscLosesNothingOnTheWayToSleep(t *testing.T) {
 	if counted != n {
 		t.Fatalf("%d lines sent, %d came back", n, counted)
 	}
-	t.Logf("%d lines over 8 sleeps", n)
+	t.Logf("%d lines over %d sleeps", n, sleeps)
 }
 
 // sendNumbers writes 0, 1, 2, … a line each until stop, and then closes its half.

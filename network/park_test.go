@@ -1,0 +1,56 @@
+package network_test
+
+import (
+	"errors"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/hibernate-runtime/hibernate/network"
+)
+
+// A shim that is gone leaves nobody to answer: peers wait, and are not reset.
+func TestParkedWithoutInnerIsSilent(t *testing.T) {
+	w, l, _ := awake(t)
+	old, err := w.dial(echoPort, time.Second)
+	must(t, err)
+	defer old.Close()
+	must(t, say(old, "before", time.Second))
+	must(t, l.Disconnect(t.Context()))
+	must(t, l.SetGate(t.Context(), held(echoPort)))
+	must(t, l.Close())
+	o := network.Options{Pod: w.pod, Attachment: w.att}
+	must(t, network.Park(t.Context(), o))
+	h := handle(t, w.inner)
+	must(t, h.LinkDel(get(t, h, "eth0")))
+
+	for range 2 { // the second time I is gone, and hib0 with it
+		if err := say(old, "into the void", 300*time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Fatalf("established: %v", err)
+		}
+		if c, err := w.dial(echoPort, 300*time.Millisecond); err == nil || refused(err) {
+			t.Fatalf("new: %v %v", c, err)
+		}
+		must(t, network.Park(t.Context(), o))
+	}
+	again := w.open(t)
+	g, err := again.Gate(t.Context())
+	must(t, err)
+	if g.Position != network.GateParked {
+		t.Fatalf("the gate is %s", g.Position)
+	}
+	}
+}
+
+func TestParkLeavesAnOpenGateAlone(t *testing.T) {
+	w := newWorld(t)
+	o := network.Options{Pod: w.pod, Attachment: &network.Attachment{Interface: "eth0", MTU: 1500, Addresses: prefixes("10.99.0.2/24")}}
+	empty := dump(t, w.pod)
+	must(t, network.Park(t.Context(), o))
+	same(t, empty, dump(t, w.pod))
+	l := w.open(t)
+	open := dump(t, w.pod)
+	must(t, network.Park(t.Context(), o))
+	same(t, open, dump(t, w.pod))
+	must(t, l.Remove(t.Context()))
+}
