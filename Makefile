@@ -24,6 +24,7 @@ ROOT = $(shell $(LIST) | awk '$$1 == "root" && $$2 !~ "^$(MODULE)/integration" {
 E2E  = $(shell $(LIST) | awk '$$1 == "root" && $$2 ~ "^$(MODULE)/integration" { print $$2 }')
 
 .DEFAULT_GOAL := help
+.NOTPARALLEL:
 .PHONY: help build tools images protos deps test check fmt vet staticcheck unit root e2e race demo bench install clean
 
 help: ## List the targets
@@ -32,7 +33,8 @@ help: ## List the targets
 demo: deps tools images build ## The main job, shown: redis sleeps when idle and wakes when someone talks to it (root)
 	@go run ./integration/demo
 
-test: deps tools images build ## Everything that is tested: checks, then the rings unit, root and e2e (root)
+test: ## Everything that is tested: checks, then the rings unit, root and e2e (root)
+	@$(RING) setup $(MAKE) --no-print-directory deps tools images build
 	@$(RING) check $(MAKE) --no-print-directory check
 	@$(RING) unit $(MAKE) --no-print-directory unit
 	@$(RING) root $(MAKE) --no-print-directory root
