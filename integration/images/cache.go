@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,8 +14,20 @@ import (
 // format counts the changes of this program that change its archives.
 const format = 2
 
-// ensure returns the recipe's archive in the cache, packing it when it is not there.
+// ensure returns the recipe's archive in the cache, packing it when it is not there; with new lists of packages when the
+// present ones turn out to be too old.
 func ensure(ctx context.Context, r recipe) (string, error) {
+	archive, err := ensureOnce(ctx, r)
+	if !errors.Is(err, errStale) {
+		return archive, err
+	}
+	if _, err := apt(ctx, "update"); err != nil {
+		return "", err
+	}
+	return ensureOnce(ctx, r)
+}
+
+func ensureOnce(ctx context.Context, r recipe) (string, error) {
 	user, err := os.UserCacheDir()
 	if err != nil {
 		return "", err

@@ -62,18 +62,16 @@ func omitted(deb string) bool {
 	})
 }
 
+// errStale is a failure to fetch: apt's lists may be too old, and name archives that are gone.
+var errStale = errors.New("fetch packages")
+
 // fetch puts the closure's archives into dir and returns their paths in the closure's order. apt checks their signatures.
 func fetch(ctx context.Context, packages []string, debs closure, dir string) ([]string, error) {
 	if err := os.MkdirAll(filepath.Join(dir, "partial"), 0o755); err != nil {
 		return nil, err
 	}
 	if _, err := install(ctx, dir, packages, "--download-only"); err != nil {
-		if _, err := apt(ctx, "update"); err != nil { // a list that is too old names archives that are gone
-			return nil, err
-		}
-		if _, err := install(ctx, dir, packages, "--download-only"); err != nil {
-			return nil, err
-		}
+		return nil, fmt.Errorf("%w: %w", errStale, err)
 	}
 	var paths []string
 	for _, deb := range debs {
