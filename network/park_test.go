@@ -24,7 +24,7 @@ func TestParkedWithoutInnerIsSilent(t *testing.T) {
 	h := handle(t, w.inner)
 	must(t, h.LinkDel(get(t, h, "eth0")))
 
-	for range 2 { // the second time I is gone, and hib0 with it
+	for range 2 { // Park may be called again, when I is gone and hib0 with it
 		if err := say(old, "into the void", 300*time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Fatalf("established: %v", err)
 		}
@@ -38,7 +38,6 @@ func TestParkedWithoutInnerIsSilent(t *testing.T) {
 	must(t, err)
 	if g.Position != network.GateParked {
 		t.Fatalf("the gate is %s", g.Position)
-	}
 	}
 }
 
