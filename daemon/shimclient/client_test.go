@@ -24,7 +24,7 @@ func open(t *testing.T, address string) *shimclient.Client {
 func TestErrorsKeepTheirClass(t *testing.T) {
 	for _, want := range []error{errdefs.ErrFailedPrecondition, errdefs.ErrAborted, errdefs.ErrNotFound} {
 		shim := shimtest.Start(t, "default", "redis")
-		shim.OnHibernate = func(context.Context) error { return fmt.Errorf("no room on the disk: %w", want) }
+		shim.OnHibernate(func(context.Context) error { return fmt.Errorf("no room on the disk: %w", want) })
 		_, err := open(t, shim.Address).Hibernate(t.Context(), &shimv1.HibernateRequest{})
 		if !errors.Is(err, want) {
 			t.Errorf("got %v, want it to be %v", err, want)

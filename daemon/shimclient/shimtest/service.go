@@ -18,7 +18,7 @@ func (s service) Hibernate(ctx context.Context, req *shimv1.HibernateRequest) (*
 	if err := s.hung(ctx); err != nil {
 		return nil, err
 	}
-	t, err := s.transition(ctx, "hibernate", "", req.GetReason(), "hibernating", "asleep", "slept", s.OnHibernate)
+	t, err := s.transition(ctx, "hibernate", "", req.GetReason(), "hibernating", "asleep", "slept")
 	if err != nil {
 		return nil, err
 	}
@@ -36,7 +36,7 @@ func (s service) Wake(ctx context.Context, req *shimv1.WakeRequest) (*shimv1.Wak
 	if err := s.hung(ctx); err != nil {
 		return nil, err
 	}
-	t, err := s.transition(ctx, "wake", req.GetWakeId(), req.GetReason(), "waking", "awake", "restored", s.OnWake)
+	t, err := s.transition(ctx, "wake", req.GetWakeId(), req.GetReason(), "waking", "awake", "restored")
 	if err != nil {
 		return nil, err
 	}

@@ -19,13 +19,10 @@ import (
 	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
 )
 
-// Shim is a fake shim. Set its functions before the calls that use them.
+// Shim is a fake shim.
 type Shim struct {
 	Namespace, ID string
 	Address       string // of its ttrpc socket
-
-	// OnHibernate and OnWake run during the calls; an error is the call's answer. nil: it succeeds at once.
-	OnHibernate, OnWake func(ctx context.Context) error
 
 	server   *ttrpc.Server
 	listener *listener
@@ -38,6 +35,7 @@ type Shim struct {
 	wakes        []*shimv1.WakeRequest
 	hibernations []*shimv1.HibernateRequest
 	samples      int
+	run          map[string]func(context.Context) error // guarded by mu; by kind of transition
 }
 
 // Start serves a shim whose workload is awake, until the test ends.
@@ -51,6 +49,7 @@ func Start(t testing.TB, namespace, id string) *Shim {
 	now := time.Now().UnixMilli()
 	s := &Shim{
 		Namespace: namespace, ID: id, Address: "unix://" + path, watchers: make(map[chan *shimv1.Event]struct{}),
+		run: make(map[string]func(context.Context) error),
 		status: &shimv1.StatusResponse{
 			Namespace: namespace, Id: id, State: "awake", StateSinceUnixMs: now, CreatedUnixMs: now,
 		},
@@ -97,6 +96,18 @@ func (s *Shim) Record(t testing.TB, runDir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// OnHibernate sets what happens during hibernations; an error is the answer then. Without it they succeed at once.
+func (s *Shim) OnHibernate(fn func(context.Context) error) { s.on("hibernate", fn) }
+
+// OnWake is OnHibernate for wakes.
+func (s *Shim) OnWake(fn func(context.Context) error) { s.on("wake", fn) }
+
+func (s *Shim) on(kind string, fn func(context.Context) error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.run[kind] = fn
 }
 
 // Hang makes every call wait until it is told otherwise.
@@ -191,7 +202,7 @@ func (s *Shim) hung(ctx context.Context) error {
 }
 
 // transition does one: from a state through another to a third.
-func (s *Shim) transition(ctx context.Context, kind, id, reason, via, to, outcome string, run func(context.Context) error) (*shimv1.Transition, error) {
+func (s *Shim) transition(ctx context.Context, kind, id, reason, via, to, outcome string) (*shimv1.Transition, error) {
 	s.mu.Lock()
 	from := s.status.State
 	if from == to {
@@ -199,6 +210,7 @@ func (s *Shim) transition(ctx context.Context, kind, id, reason, via, to, outcom
 		return &shimv1.Transition{}, nil
 	}
 	s.move(via, nil)
+	run := s.run[kind]
 	s.mu.Unlock()
 	started := time.Now()
 	var err error
