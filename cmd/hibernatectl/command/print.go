@@ -35,6 +35,9 @@ func newTable(out io.Writer) table {
 	return table{tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)}
 }
 
-func (t table) row(cells ...string) { fmt.Fprintln(t.w, strings.Join(cells, "\t")) }
+// row writes one; empty cells at its end leave no blanks.
+func (t table) row(cells ...string) {
+	fmt.Fprintln(t.w, strings.TrimRight(strings.Join(cells, "\t"), "\t"))
+}
 
 func (t table) flush() error { return t.w.Flush() }
