@@ -97,3 +97,27 @@ func writeHead(dir string, h Head) error {
 	}
 	return spaceError(atomicfile.Write(filepath.Join(dir, headFile), data, 0o600, atomicfile.Options{Sync: true}))
 }
+
+// overwriteHead writes over head.json in the blocks that it has. A power
+// failure in between may leave neither the old nor the new one: ErrCorrupt.
+func overwriteHead(dir string, h Head) error {
+	data, err := encodeDocument(headFormat, HeadVersion, h)
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(filepath.Join(dir, headFile), os.O_WRONLY, 0)
+	if err != nil {
+		return fmt.Errorf("write over %s: %w", headFile, err)
+	}
+	_, err = f.WriteAt(data, 0)
+	if err == nil {
+		err = f.Truncate(int64(len(data)))
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	if err := errors.Join(err, f.Close()); err != nil {
+		return fmt.Errorf("write over %s: %w", headFile, spaceError(err))
+	}
+	return nil
+}

@@ -93,7 +93,8 @@ func (l *Local) Head() (Head, error) { return readHead(l.dir) }
 
 // SetState writes a new head.json with the same sequence. It has survived a
 // power failure when it returns. Without a head it starts one; a head that
-// can't be read is not overwritten.
+// can't be read is not overwritten. It needs no free space where there is a
+// head: a full disk keeps no workload from waking.
 func (l *Local) SetState(ctx context.Context, s State) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("set state %s: %w", s, err)
@@ -109,7 +110,11 @@ func (l *Local) SetState(ctx context.Context, s State) error {
 	if err := l.at("state"); err != nil {
 		return err
 	}
-	if err := writeHead(l.dir, h); err != nil {
+	err = writeHead(l.dir, h)
+	if errors.Is(err, ErrNoSpace) {
+		err = overwriteHead(l.dir, h)
+	}
+	if err != nil {
 		return fmt.Errorf("set state %s: %w", s, err)
 	}
 	return nil
