@@ -24,7 +24,6 @@ const (
 
 // Daemon keeps the shim registered with the node's daemon, for as long as Run runs.
 type Daemon struct {
-	socket  string
 	address string // the shim's own, for the daemon to call back
 	version string
 	log     *slog.Logger

@@ -49,7 +49,12 @@ func (w *Workload) StartExec(ctx context.Context, id, exec string) error {
 	if err != nil {
 		return err
 	}
-	if err := w.claimExec(ctx, e); err != nil {
+	release, err := w.hold(ctx, "exec")
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := w.claimExec(e); err != nil {
 		return err
 	}
 	inside, err := w.launch(ctx, e)
@@ -65,25 +70,15 @@ func (w *Workload) StartExec(ctx context.Context, id, exec string) error {
 	return nil
 }
 
-// claimExec wakes the workload and counts the exec as live in one step, so that no hibernation comes between.
-func (w *Workload) claimExec(ctx context.Context, e *Exec) error {
-	for {
-		if _, err := w.Wake(ctx, "exec", ""); err != nil {
-			return err
-		}
-		w.mu.Lock()
-		awake, started := w.state == lifecycle.Awake, e.started
-		if awake && !started {
-			e.started = true
-		}
-		w.mu.Unlock()
-		switch {
-		case started:
-			return fmt.Errorf("exec %s was started before: %w", e.ID, ErrPrecondition)
-		case awake:
-			return nil
-		}
+// claimExec counts the exec as live, once.
+func (w *Workload) claimExec(e *Exec) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if e.started || e.exit != nil {
+		return fmt.Errorf("exec %s was started before: %w", e.ID, ErrPrecondition)
 	}
+	e.started = true
+	return nil
 }
 
 func (w *Workload) launch(ctx context.Context, e *Exec) (int, error) {

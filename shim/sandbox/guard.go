@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/hibernate-runtime/hibernate/api/handover"
 	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
@@ -38,6 +37,7 @@ func (w *Workload) blockers(manual bool) []*shimv1.Reason {
 	add(w.link == nil && w.fixedReason == nil && c.state == lifecycle.Running && !manual, "no-network",
 		"the container has no network: nothing could wake it but exec and hibernatectl")
 	add(c.state == lifecycle.Paused, "paused", "a user paused the container")
+	add(w.busy > 0, "busy", "a request of containerd's is being served")
 	if n := c.liveExecs(); n > 0 {
 		add(true, "exec", fmt.Sprintf("%d exec processes run in it; they would not survive a restore", n))
 	}
@@ -115,13 +115,4 @@ func (w *Workload) sharesNamespace() string {
 func isRefused(err error) bool {
 	var refused *RefusedError
 	return errors.As(err, &refused)
-}
-
-// summary is the reasons' codes, for a log line.
-func summary(reasons []*shimv1.Reason) string {
-	codes := make([]string, 0, len(reasons))
-	for _, r := range reasons {
-		codes = append(codes, r.GetCode())
-	}
-	return strings.Join(codes, ",")
 }

@@ -24,7 +24,7 @@ func (w *Workload) runCreateHooks(ctx context.Context, _ CreateRequest, u *undo.
 		return nil
 	}
 	u.Push("poststop hooks", func(ctx context.Context) error { return w.runHooks(ctx, w.hooks.Poststop, specs.StateStopped) })
-	//nolint:staticcheck // prestart is deprecated, and still what older engines send
+	//lint:ignore SA1019 prestart is deprecated, and still what older engines send
 	hooks := append(append([]specs.Hook{}, w.hooks.Prestart...), w.hooks.CreateRuntime...)
 	return w.runHooks(ctx, hooks, specs.StateCreated)
 }

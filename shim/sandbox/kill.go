@@ -84,10 +84,12 @@ func (w *Workload) signal(ctx context.Context, signal syscall.Signal, all bool) 
 		w.containerEnded(128+uint32(signal), w.opts.Now())
 		return nil
 	}
-	if _, err := w.Wake(ctx, "signal", ""); err != nil {
+	release, err := w.hold(ctx, "signal")
+	if err != nil {
 		return fmt.Errorf("deliver signal %d: %w", signal, err)
 	}
-	err := w.runsc.Kill(ctx, w.opts.ID, runsc.KillOptions{Signal: signal, All: all})
+	defer release()
+	err = w.runsc.Kill(ctx, w.opts.ID, runsc.KillOptions{Signal: signal, All: all})
 	if errors.Is(err, runsc.ErrNotRunning) || errors.Is(err, runsc.ErrNotFound) {
 		return fmt.Errorf("deliver signal %d: %w: %w", signal, ErrNotFound, err)
 	}

@@ -92,17 +92,18 @@ func (w *Workload) Wait(ctx context.Context, id, exec string) (Exit, error) {
 
 // Pause stops the container at a user's wish: it stays so through no sleep, since a paused one never sleeps.
 func (w *Workload) Pause(ctx context.Context) error {
-	if _, err := w.Wake(ctx, "pause", ""); err != nil {
+	release, err := w.hold(ctx, "pause")
+	if err != nil {
 		return err
 	}
+	defer release()
 	if err := w.userState(lifecycle.Pause); err != nil {
 		return err
 	}
-	err := w.runsc.Pause(ctx, w.opts.ID)
-	if err != nil {
-		err = errors.Join(err, w.userState(lifecycle.Resume))
+	if err := w.runsc.Pause(ctx, w.opts.ID); err != nil {
+		return errors.Join(err, w.userState(lifecycle.Resume))
 	}
-	return err
+	return nil
 }
 
 // Resume lets a paused container go on.
@@ -125,9 +126,6 @@ func (w *Workload) userState(e lifecycle.ContainerEvent) error {
 	next, err := w.root().state.Next(e)
 	if err != nil {
 		return err
-	}
-	if w.state != lifecycle.Awake {
-		return fmt.Errorf("the workload is %s: %w", w.state, ErrPrecondition)
 	}
 	w.root().state = next
 	return nil

@@ -20,6 +20,9 @@ import (
 // ByRequest is the reason of a wake that a person or program asked for; it also tries a blocked workload again.
 const ByRequest = "request"
 
+// byStart is the reason of the wake that starts a container which an earlier shim left asleep.
+const byStart = "start"
+
 // restoreAttempts bounds how often an intact snapshot is tried: about one restore in a thousand fails by itself.
 const restoreAttempts = 2
 
@@ -45,7 +48,7 @@ func (w *Workload) Wake(ctx context.Context, why, id string) (*shimv1.Transition
 			w.mu.Unlock()
 			return t.result(ctx)
 		case lifecycle.Blocked:
-			if why != ByRequest {
+			if why != ByRequest && why != byStart {
 				w.mu.Unlock()
 				return nil, ErrBlocked
 			}
@@ -57,6 +60,29 @@ func (w *Workload) Wake(ctx context.Context, why, id string) (*shimv1.Transition
 		}
 		go w.wake(t)
 		return t.result(ctx)
+	}
+}
+
+// hold wakes the workload and keeps it awake until release is called, so that no hibernation comes between a wake and what
+// it was for.
+func (w *Workload) hold(ctx context.Context, why string) (release func(), err error) {
+	for {
+		if _, err := w.Wake(ctx, why, ""); err != nil {
+			return nil, err
+		}
+		w.mu.Lock()
+		awake := w.state == lifecycle.Awake
+		if awake {
+			w.busy++
+		}
+		w.mu.Unlock()
+		if awake {
+			return func() {
+				w.mu.Lock()
+				w.busy--
+				w.mu.Unlock()
+			}, nil
+		}
 	}
 }
 
@@ -78,11 +104,12 @@ func (w *Workload) wake(t *transition) {
 	}
 }
 
-// restoreNewest restores the newest snapshot. A corrupt one is set aside and never restored.
+// restoreNewest restores the newest snapshot. A corrupt one is never restored: it is set aside, or kept in place where
+// the policy is to block, for a person to mend.
 func (w *Workload) restoreNewest(t *transition) error {
 	s, err := w.local.Current()
 	if err != nil {
-		return fmt.Errorf("snapshot: %w", err)
+		return w.setAside(fmt.Errorf("snapshot: %w", err))
 	}
 	for attempt := 1; ; attempt++ {
 		if err = w.restore(t, s); err == nil {
@@ -93,12 +120,28 @@ func (w *Workload) restoreNewest(t *transition) error {
 			err = errors.Join(err, e)
 		}
 		if errors.Is(err, snapshot.ErrCorrupt) {
-			return errors.Join(err, w.local.Quarantine(s, err.Error()))
+			return w.setAside(err)
 		}
 		if attempt == restoreAttempts || t.ctx.Err() != nil || !worthRetrying(err) {
 			return err
 		}
 	}
+}
+
+// setAside puts the newest snapshot, or a head that can't be read, into quarantine when err says that it is corrupt and
+// the policy is to go on without it. It returns err.
+func (w *Workload) setAside(err error) error {
+	if !errors.Is(err, snapshot.ErrCorrupt) || w.config.OnRestoreFailure == config.RestoreBlock {
+		return err
+	}
+	head, e := w.local.Head()
+	switch {
+	case errors.Is(e, snapshot.ErrCorrupt):
+		return errors.Join(err, w.local.QuarantineHead(err.Error()))
+	case e != nil:
+		return errors.Join(err, e)
+	}
+	return errors.Join(err, w.local.QuarantineSequence(head.Sequence, err.Error()))
 }
 
 // worthRetrying says whether another try of the same intact snapshot could end otherwise.

@@ -66,6 +66,7 @@ type Workload struct {
 	generation int // counts sandboxes: tells the exit of an earlier one apart
 	sandboxPid int
 	expected   bool // the sandbox's end is our own doing
+	busy       int  // requests that need the sandbox awake until they are done
 	ports      []uint16
 	gate       string
 	leases     map[string]time.Time
@@ -123,6 +124,8 @@ type stateFile struct {
 	Sandbox    process  `json:"sandbox"`
 	Hooks      []byte   `json:"hooks,omitempty"` // poststop hooks, as JSON
 	Linked     bool     `json:"linked"`
+
+	Attachment *network.Attachment `json:"attachment,omitempty"` // what the link was made for
 }
 
 func (w *Workload) saveState() error {
@@ -134,7 +137,7 @@ func (w *Workload) saveState() error {
 		Runsc: w.runsc.Path, RunscRoot: w.runsc.Root, RunscFlags: w.runsc.Flags,
 		Inner: w.innerPath(), Cgroup: w.group.Path(), Rootfs: w.places.rootfs(),
 		Snapshot: w.local.Dir(), Holder: w.holder.process, Linked: w.link != nil,
-		Inode: w.holder.podInode, Pod: w.holder.given,
+		Inode: w.holder.podInode, Pod: w.holder.given, Attachment: w.attachment,
 	}
 	if pid != 0 {
 		s.Sandbox = identify(pid)

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"sync"
 	"sync/atomic"
 	"syscall"
 
@@ -35,6 +36,7 @@ type Service struct {
 	shutdown func()
 	changed  func(*sandbox.Workload)
 
+	creating sync.Mutex // one Create at a time
 	workload atomic.Pointer[sandbox.Workload]
 }
 
@@ -60,6 +62,8 @@ var states = map[lifecycle.Container]tasktypes.Status{
 
 // Create makes the workload.
 func (s *Service) Create(ctx context.Context, r *taskapi.CreateTaskRequest) (*taskapi.CreateTaskResponse, error) {
+	s.creating.Lock()
+	defer s.creating.Unlock()
 	if s.workload.Load() != nil {
 		return nil, fmt.Errorf("a second container in this shim: pods are not supported yet: %w", errdefs.ErrAlreadyExists)
 	}
