@@ -85,10 +85,14 @@ func wake(ctx context.Context, record handover.Record, wait bool) (*shimv1.WakeR
 func waitReady(ctx context.Context, client *shimclient.Client) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	for {
-		status, err := client.Status(ctx)
-		if err != nil {
+	var status *shimv1.StatusResponse
+	for ctx.Err() == nil {
+		now, err := client.Status(ctx)
+		if err != nil && (ctx.Err() == nil || status == nil) {
 			return err
+		}
+		if err == nil {
+			status = now
 		}
 		if status.GetState() == "awake" && (len(status.GetPorts()) == 0 || accepts(ctx, status)) {
 			return nil
@@ -96,10 +100,10 @@ func waitReady(ctx context.Context, client *shimclient.Client) error {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return fmt.Errorf("it is %s, and none of its ports %s accepts: %w",
-				status.GetState(), portList(status.GetPorts()), context.Cause(ctx))
 		}
 	}
+	return fmt.Errorf("it is %s, and none of its ports %s accepts: %w",
+		status.GetState(), portList(status.GetPorts()), context.Cause(ctx))
 }
 
 // accepts tries each port at each address once.

@@ -1,0 +1,88 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+func TestUsage(t *testing.T) {
+	bad := filepath.Join(t.TempDir(), "config.toml")
+	if err := os.WriteFile(bad, []byte("idle-timeuot = \"5m\"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		args []string
+		code int
+		text string
+	}{
+		{[]string{"--version"}, 0, "hibernated "},
+		{[]string{"--help"}, 0, "-config"},
+		{[]string{"extra"}, 2, `unexpected argument "extra"`},
+		{[]string{"--nonsense"}, 2, "nonsense"},
+		{[]string{"--config", bad}, 1, "idle-timeout"},
+		{[]string{"--config", bad + ".missing"}, 1, "config.toml.missing"},
+	} {
+		var out bytes.Buffer
+		if code := run(t.Context(), test.args, &out, &out); code != test.code || !strings.Contains(out.String(), test.text) {
+			t.Errorf("%v: exit code %d, output %q; want %d and %q", test.args, code, out.String(), test.code, test.text)
+		}
+	}
+}
+
+// log is a buffer that the daemon writes while the test reads.
+type log struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *log) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func TestRunsUntilToldToEnd(t *testing.T) {
+	dir, err := os.MkdirTemp("", "hibernated")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	file := filepath.Join(dir, "config.toml")
+	text := fmt.Sprintf("run-dir = %q\nmetrics-address = \"\"\nlog-format = \"json\"\n", dir)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	var out log
+	code := make(chan int, 1)
+	go func() { code <- run(ctx, []string{"--config", file}, &out, &out) }()
+	for deadline := time.Now().Add(10 * time.Second); !strings.Contains(out.String(), `"msg":"hibernated runs"`); {
+		if time.Now().After(deadline) {
+			t.Fatal("it does not start:", out.String())
+		}
+		time.Sleep(time.Millisecond)
+	}
+	stop()
+	if got := <-code; got != 0 {
+		t.Errorf("exit code %d: %s", got, out.String())
+	}
+	for _, socket := range []string{"api.sock", "hibernated.sock"} {
+		if _, err := os.Stat(filepath.Join(dir, socket)); !os.IsNotExist(err) {
+			t.Errorf("%s stays behind: %v", socket, err)
+		}
+	}
+}
