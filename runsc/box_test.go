@@ -60,8 +60,7 @@ func (b *box) must(err error) {
 	}
 }
 
-// cleanup removes what a sandbox leaves: processes to reap, and the mount of
-// the empty network namespace that all sandboxes of a root share.
+// cleanup removes what a sandbox leaves, processes to reap among it.
 func (b *box) cleanup() {
 	if err := b.Delete(context.Background(), b.id, true); err != nil {
 		b.t.Errorf("cleanup: %v", err)
@@ -73,7 +72,9 @@ func (b *box) cleanup() {
 			break
 		}
 	}
-	_ = unix.Unmount(filepath.Join(b.Root, "null-netns"), unix.MNT_DETACH)
+	if err := b.RemoveRoot(); err != nil {
+		b.t.Errorf("cleanup: %v", err)
+	}
 }
 
 func (b *box) writeSpec(change func(*specs.Spec), args ...string) {

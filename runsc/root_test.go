@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"testing"
+	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 )
@@ -117,8 +118,10 @@ func TestListeningSockets(t *testing.T) {
 	helper, err := os.Open(built(t, "../cmd/hibernate-helper"))
 	b.must(err)
 	defer helper.Close()
+	begin := time.Now()
 	got, err := b.ListeningSockets(b.ctx, b.id, helper)
 	b.must(err)
+	t.Logf("learnt in %v", time.Since(begin))
 	want := []string{"tcp 0.0.0.0 80", "tcp 0.0.0.0 8080", "udp 0.0.0.0 53"}
 	if len(got) != len(want) {
 		t.Fatalf("got %v", got)
