@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/containerd/containerd/v2/core/mount"
@@ -17,6 +18,7 @@ import (
 	"github.com/hibernate-runtime/hibernate/network"
 	"github.com/hibernate-runtime/hibernate/runsc"
 	"github.com/hibernate-runtime/hibernate/shim/cgroup"
+	"github.com/hibernate-runtime/hibernate/shim/journal"
 	"github.com/hibernate-runtime/hibernate/snapshot"
 )
 
@@ -56,8 +58,8 @@ func Cleanup(ctx context.Context, bundle string, runner runsc.Runner) (Leftover,
 		Path: s.Runsc, Root: s.RunscRoot, Flags: s.RunscFlags, LogDir: places{bundle}.logs(), Runner: runner,
 		Timeouts: runsc.Timeouts{Delete: cleanupDelete},
 	}
-	errs := []error{client.Delete(ctx, s.ID, true), s.Sandbox.kill()}
-	errs = append(errs, s.releaseNetwork(ctx), s.Holder.kill())
+	errs := []error{killCommands(s.RunscRoot, s.ID), client.Delete(ctx, s.ID, true), s.Sandbox.kill()}
+	errs = append(errs, unclaim(ctx, places{bundle}, s), s.releaseNetwork(ctx), s.Holder.kill())
 	var hooks []specs.Hook
 	if len(s.Hooks) > 0 && json.Unmarshal(s.Hooks, &hooks) == nil {
 		errs = append(errs, runHooks(ctx, runner, hooks, specs.State{
@@ -76,12 +78,38 @@ func Cleanup(ctx context.Context, bundle string, runner runsc.Runner) (Leftover,
 // cleanupDelete bounds runsc's part of Cleanup: containerd waits five seconds for all of it.
 const cleanupDelete = 3 * time.Second
 
-// releaseNetwork removes the inner namespace, and what the shim did to a pod namespace that outlives it, unless the
-// workload sleeps.
+// releaseNetwork removes the inner namespace, and what the shim did to a pod namespace that outlives it. Of a sleeper the
+// gate stays, parked.
 func (s stateFile) releaseNetwork(ctx context.Context) error {
 	var err error
-	if head, e := snapshot.ReadHead(s.Snapshot); s.Pod != "" && s.Linked && (e != nil || head.State != snapshot.Asleep) {
-		err = network.Remove(ctx, network.Options{Pod: s.Pod, Inner: s.Inner})
+	if s.Pod != "" && s.Linked {
+		head, e := snapshot.ReadHead(s.Snapshot)
+		if e == nil && head.State == snapshot.Asleep {
+			err = network.Park(ctx, network.Options{Pod: s.Pod, Attachment: s.Attachment})
+		} else {
+			err = network.Remove(ctx, network.Options{Pod: s.Pod, Inner: s.Inner})
+		}
 	}
 	return errors.Join(err, network.RemoveNamespace(s.Inner))
 }
+
+// unclaim gives a sleeper's snapshot back when its shim died in a wake, before anything of it could run: what sleeps on
+// the disk is then still all of its state.
+func unclaim(ctx context.Context, p places, s stateFile) error {
+	entry, err := journal.Read(p.journal())
+	if err != nil || entry.Operation != "wake" || !slices.Contains(beforeRestore, entry.Step) {
+		return err
+	}
+	local, err := snapshot.OpenLocal(s.Snapshot, snapshot.WithOwner(s.Namespace, s.ID, ""))
+	if err != nil {
+		return fmt.Errorf("snapshots: %w", err)
+	}
+	head, err := local.Head()
+	if err == nil && head.State == snapshot.Awake {
+		err = local.SetState(ctx, snapshot.Asleep)
+	}
+	return errors.Join(err, local.Close())
+}
+
+// beforeRestore are the journal's steps of a wake in which the snapshot is not yet in use.
+var beforeRestore = []string{"begin", "choose", "verify", "boot", "inner", "claim"}
