@@ -28,6 +28,7 @@ type call struct {
 	io      *IO           // nil: output is runsc's own and captured
 	extra   []*os.File    // descriptors 3, 4, …
 	attr    *syscall.SysProcAttr
+	runner  Runner // nil: the client's
 }
 
 // run executes one call and returns what runsc wrote to its standard output
@@ -47,7 +48,7 @@ func (c *Client) run(ctx context.Context, op call) ([]byte, error) {
 		return nil, &Error{Command: op.command, ID: op.id, Message: err.Error(), Kind: err}
 	}
 	defer out.close()
-	runErr := c.runner().Run(ctx, c.build(ctx, op, log, out))
+	runErr := c.runner(op).Run(ctx, c.build(ctx, op, log, out))
 	if runErr == nil {
 		_ = os.Remove(log)
 		return out.stdout(), nil
@@ -91,9 +92,11 @@ func setStreams(cmd *exec.Cmd, io *IO, out *output) {
 	}
 }
 
-func (c *Client) runner() Runner {
-	if c.Runner != nil {
-		return c.Runner
+func (c *Client) runner(op call) Runner {
+	for _, r := range []Runner{op.runner, c.Runner} {
+		if r != nil {
+			return r
+		}
 	}
 	return ExecRunner{}
 }

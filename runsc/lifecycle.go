@@ -13,6 +13,9 @@ type CreateOptions struct {
 	PidFile       string // receives the pid of the sandbox process; "" for none
 	ConsoleSocket string // with terminal: true, a unix socket that gets the pty
 	IO            IO     // the init's streams, for the sandbox's whole life
+	// Runner, when set, runs this call instead of the client's: what it starts,
+	// the sandbox too, is born where the Runner puts it.
+	Runner Runner
 }
 
 // Create boots a sandbox (or adds a container to one) without starting the
@@ -22,7 +25,7 @@ func (c *Client) Create(ctx context.Context, id string, o CreateOptions) error {
 	args := []string{"--bundle=" + o.Bundle}
 	args = appendFlag(args, "--pid-file=", o.PidFile)
 	args = appendFlag(args, "--console-socket=", o.ConsoleSocket)
-	_, err := c.run(ctx, call{command: "create", id: id, args: args, io: &o.IO, timeout: c.Timeouts.create()})
+	_, err := c.run(ctx, call{command: "create", id: id, args: args, io: &o.IO, runner: o.Runner, timeout: c.Timeouts.create()})
 	return err
 }
 

@@ -87,17 +87,29 @@ func (r *Reaper) Watch(pid int) <-chan Exit {
 	return c
 }
 
-// Run implements runsc.Runner: it starts cmd, kills it when ctx ends, and returns when it is gone.
-func (r *Reaper) Runner() runsc.Runner { return runner{r.monitor} }
+// Runner returns a runsc.Runner that learns of the end of its commands from the reaper.
+func (r *Reaper) Runner() runsc.Runner { return runner{monitor: r.monitor} }
 
-type runner struct{ monitor *reaper.Monitor }
+// RunnerIn is Runner for commands that are born in a control group, with all that they start.
+func (r *Reaper) RunnerIn(g Group) runsc.Runner { return runner{monitor: r.monitor, group: g} }
+
+// Group is a control group that processes can be born in.
+type Group interface {
+	// Spawn calls start, which starts cmd in its own goroutine.
+	Spawn(cmd *exec.Cmd, start func() error) error
+}
+
+type runner struct {
+	monitor *reaper.Monitor
+	group   Group // nil: the shim's own
+}
 
 // Run starts cmd and waits for it. A command that ctx ends is killed; the error is then ctx's cause.
 func (r runner) Run(ctx context.Context, cmd *exec.Cmd) error {
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
 	}
-	exits, err := r.monitor.Start(cmd)
+	exits, err := r.start(cmd)
 	if err != nil {
 		return err
 	}
@@ -113,4 +125,15 @@ func (r runner) Run(ctx context.Context, cmd *exec.Cmd) error {
 		return &runsc.ExitError{Code: status}
 	}
 	return nil
+}
+
+func (r runner) start(cmd *exec.Cmd) (exits chan runc.Exit, err error) {
+	if r.group == nil {
+		return r.monitor.Start(cmd)
+	}
+	err = r.group.Spawn(cmd, func() (err error) {
+		exits, err = r.monitor.Start(cmd)
+		return err
+	})
+	return exits, err
 }

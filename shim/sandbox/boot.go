@@ -13,6 +13,7 @@ import (
 
 	"github.com/hibernate-runtime/hibernate/internal/undo"
 	"github.com/hibernate-runtime/hibernate/runsc"
+	"github.com/hibernate-runtime/hibernate/shim/cgroup"
 )
 
 // createSandbox is boot as a step of Create.
@@ -25,9 +26,13 @@ func (w *Workload) createSandbox(ctx context.Context, _ CreateRequest, u *undo.S
 func (w *Workload) boot(ctx context.Context) error {
 	c := w.root()
 	stdin, stdout, stderr := c.relay.Files()
+	var born runsc.Runner
+	if w.spawned {
+		born = w.opts.Born.RunnerIn(w.group)
+	}
 	err := w.runsc.Create(ctx, w.opts.ID, runsc.CreateOptions{
 		Bundle: w.places.sandbox(), PidFile: w.places.pidFile(), ConsoleSocket: c.relay.ConsoleSocket(),
-		IO: runsc.IO{Stdin: stdin, Stdout: stdout, Stderr: stderr},
+		IO: runsc.IO{Stdin: stdin, Stdout: stdout, Stderr: stderr}, Runner: born,
 	})
 	if err != nil {
 		return fmt.Errorf("boot the sandbox: %w", err)
@@ -41,6 +46,9 @@ func (w *Workload) boot(ctx context.Context) error {
 	w.sandboxPid, w.expected = pid, false
 	generation := w.generation
 	w.mu.Unlock()
+	if err := cgroup.SetOOMScore(pid, w.oomScore); err != nil {
+		w.opts.Log.Warn("out-of-memory score", "error", err)
+	}
 	exits := w.opts.Exits.Watch(pid)
 	go func() { w.sandboxExited(generation, <-exits) }()
 	return nil

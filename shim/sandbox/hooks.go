@@ -59,10 +59,26 @@ func runHook(ctx context.Context, runner runsc.Runner, h specs.Hook, state []byt
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	var stderr bytes.Buffer
-	cmd := &exec.Cmd{Path: h.Path, Args: h.Args, Env: h.Env, Stdin: bytes.NewReader(state), Stderr: &stderr}
+	cmd := exec.CommandContext(ctx, h.Path)
+	cmd.Args, cmd.Env, cmd.Stdin, cmd.Stderr = h.Args, h.Env, bytes.NewReader(state), &stderr
 	cmd.WaitDelay = time.Second // a child of the hook may keep its standard error open
 	if err := runner.Run(ctx, cmd); err != nil {
 		return fmt.Errorf("%w: %s", err, bytes.TrimSpace(stderr.Bytes()))
 	}
 	return nil
+}
+
+// runStopHooks runs what the specification asks for at the end. containerd calls `delete` after Delete as well, which
+// must not run them again.
+func (w *Workload) runStopHooks(ctx context.Context) error {
+	if w.hooks == nil || len(w.hooks.Poststop) == 0 {
+		return nil
+	}
+	if err := w.runHooks(ctx, w.hooks.Poststop, specs.StateStopped); err != nil {
+		w.opts.Log.Warn("poststop hook", "error", err) // as the specification asks: logged, and no more
+	}
+	w.mu.Lock()
+	w.stopped = true
+	w.mu.Unlock()
+	return w.saveState()
 }

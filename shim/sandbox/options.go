@@ -20,11 +20,17 @@ type Options struct {
 	Version   string // the shim's
 
 	Runner  runsc.Runner
+	Born    Born
 	Exits   Exits
 	Publish Publish
 	Daemon  Daemon
 	Log     *slog.Logger
 	Now     func() time.Time
+}
+
+// Born gives runners whose commands are born in a control group.
+type Born interface {
+	RunnerIn(g reap.Group) runsc.Runner
 }
 
 // Exits tells the end of the shim's children, adopted ones included.

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/containerd/cgroups/v3"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
@@ -50,11 +51,28 @@ func imageName(spec *specs.Spec) string {
 // must be the same when it is restored.
 func (w *Workload) runscFlags() []string {
 	flags := append(runsc.DefaultFlags(w.config.Platform), w.config.RunscFlags...)
+	if w.spawned = bornInside(w.spec.Linux); w.spawned {
+		flags = append(flags, "--ignore-cgroups")
+	}
 	if _, host := podNamespace(w.spec); host {
 		flags = slices.DeleteFunc(flags, func(f string) bool { return strings.HasPrefix(f, "--network=") })
 		flags = append(flags, "--network=host")
 	}
 	return flags
+}
+
+// bornInside says whether the sandbox is started inside its control group instead of joining it. On cgroup v1 runsc takes
+// some 20 ms to join, a good part of a wake. A sandbox with limits joins all the same: runsc tells it the memory and the
+// CPUs that it has from the group that it joined.
+func bornInside(l *specs.Linux) bool {
+	if cgroups.Mode() == cgroups.Unified {
+		return false
+	}
+	if l == nil || l.Resources == nil {
+		return true
+	}
+	r := l.Resources
+	return (r.Memory == nil || r.Memory.Limit == nil) && (r.CPU == nil || r.CPU.Quota == nil && r.CPU.Cpus == "")
 }
 
 // makeInner makes the sandbox's own network namespace, or says why the sandbox runs in the pod's.
@@ -99,6 +117,9 @@ func (w *Workload) whyNoLink() *shimv1.Reason {
 // freezeSpec writes the specification that runsc sees. It is the same at every restore.
 func (w *Workload) freezeSpec(_ context.Context, _ CreateRequest, _ *undo.Stack) error {
 	w.spec.Hooks = nil // run once, by us
+	if score := w.spec.Process.OOMScoreAdj; score != nil {
+		w.oomScore, w.spec.Process.OOMScoreAdj = *score, nil
+	}
 	if !filepath.IsAbs(w.spec.Root.Path) {
 		w.spec.Root.Path = filepath.Join(w.opts.Bundle, w.spec.Root.Path)
 	}

@@ -40,7 +40,7 @@ func New(ctx context.Context, o Options, publisher shim.Publisher, down shutdown
 	go queue.run(ctx)
 	daemon := control.NewDaemon(o.Address, o.Version, log)
 	base := sandbox.Options{
-		Address: o.Address, Version: o.Version, Runner: children.Runner(), Exits: children, Publish: queue.put,
+		Address: o.Address, Version: o.Version, Runner: children.Runner(), Born: children, Exits: children, Publish: queue.put,
 		Daemon: daemon, Log: log, Now: time.Now,
 	}
 	registration := &registration{ctx: ctx, daemon: daemon}
