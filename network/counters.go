@@ -16,7 +16,8 @@ func (c Counters) plus(o Counters) Counters {
 	return Counters{c.Packets + o.Packets, c.Bytes + o.Bytes}
 }
 
-// Counters reads the activity so far. It never falls while the Link lives, even
+// Counters reads the activity so far, in every position of the gate: what the
+// cut drops counts, too. It never falls while the Link lives, even
 // when somebody flushes the table; a flip of the gate doesn't touch it.
 func (l *Link) Counters(ctx context.Context) (Counters, error) {
 	c, err := l.counter(ctx, counterActivity)

@@ -76,6 +76,19 @@ func TestDatagramsAreActivity(t *testing.T) {
 	}
 }
 
+// A sandbox that is cut off and wants to say something is not idle.
+func TestWhatIsCutIsActivity(t *testing.T) {
+	w, l, _ := awake(t)
+	u := inside(t, w.client, func() (net.Conn, error) { return net.Dial("udp4", "10.99.0.2:7000") })
+	defer u.Close()
+	must(t, l.SetGate(t.Context(), parked)) // still connected: it hears, and can't answer
+	_, err := u.Write([]byte("x"))
+	must(t, err)
+	if got := settled(t, l).Packets; got != 2 {
+		t.Fatalf("a datagram and its answer, cut, count %d", got)
+	}
+}
+
 func TestKeepAlivesAreNotActivity(t *testing.T) {
 	w, l, _ := awake(t)
 	c, err := w.dial(echoPort, time.Second)

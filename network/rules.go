@@ -73,15 +73,15 @@ func (r *ruleset) fromSandbox(g Gate) chain {
 	c := chain{name: chainFromSandbox, rules: []rule{
 		when("to the link's own address", isIPv4(), toAddress(gateway4), goTo(chainLadder)),
 	}}
-	if g.Position != GateOpen {
-		c.rules = append(c.rules, when("cut", count(counterCut), drop()))
-	}
 	c.rules = append(c.rules,
 		when("no IPv6 yet", notIPv4(), count(counterSpoofed), drop()),
 		when("spoofed", notInSet(sourceOffset, r.addresses), count(counterSpoofed), drop()),
-		when("activity", jump(chainActivity)),
-		when("of P's sockets", ofSocket(expr.SocketKeyTransparent), jump(chainProxied)),
+		when("activity", jump(chainActivity)), // of what is cut, too: the sandbox wants to say something
 	)
+	if g.Position != GateOpen {
+		c.rules = append(c.rules, when("cut", count(counterCut), drop()))
+	}
+	c.rules = append(c.rules, when("of P's sockets", ofSocket(expr.SocketKeyTransparent), jump(chainProxied)))
 	return c
 }
 
