@@ -37,6 +37,9 @@ func (w *Workload) closeGate(ctx context.Context, ports []uint16) error {
 		w.opts.Log.Debug("the gate parks", "reason", err)
 		position = network.GateParked
 	}
+	if err := w.link.Disconnect(ctx); err != nil { // first: nothing comes in that could not be answered
+		return err
+	}
 	return w.setGate(ctx, network.Gate{Position: position, Ports: ports})
 }
 

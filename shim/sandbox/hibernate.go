@@ -8,6 +8,7 @@ import (
 
 	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
 	"github.com/hibernate-runtime/hibernate/internal/undo"
+	"github.com/hibernate-runtime/hibernate/network"
 	"github.com/hibernate-runtime/hibernate/runsc"
 	"github.com/hibernate-runtime/hibernate/shim/lifecycle"
 	"github.com/hibernate-runtime/hibernate/shim/trim"
@@ -93,6 +94,10 @@ func (w *Workload) hibernate(t *transition) {
 
 // descend runs the steps before the commit.
 func (w *Workload) descend(t *transition, u *undo.Stack) error {
+	before, err := w.traffic(t.ctx)
+	if err != nil {
+		return err
+	}
 	var ports []uint16
 	var incoming *snapshot.Incoming
 	var sealed snapshot.Sealed
@@ -106,7 +111,7 @@ func (w *Workload) descend(t *transition, u *undo.Stack) error {
 			}
 			return err
 		}},
-		{"quiesce", func(ctx context.Context) error { return w.quiesce(ctx, t, ports, u) }},
+		{"quiesce", func(ctx context.Context) error { return w.quiesce(ctx, t, ports, before, u) }},
 		{"pause", func(ctx context.Context) error {
 			u.Push("resume", w.resumeSandbox)
 			return w.runsc.Pause(ctx, w.opts.ID)
@@ -144,7 +149,7 @@ func (w *Workload) resumeSandbox(ctx context.Context) error {
 
 // quiesce closes the gate both ways. From here on the kernel keeps what peers send, the proxy holds new connections,
 // and either of them ends the hibernation.
-func (w *Workload) quiesce(ctx context.Context, t *transition, ports []uint16, u *undo.Stack) error {
+func (w *Workload) quiesce(ctx context.Context, t *transition, ports []uint16, before network.Counters, u *undo.Stack) error {
 	w.mu.Lock()
 	w.ports = ports
 	w.mu.Unlock()
@@ -152,11 +157,8 @@ func (w *Workload) quiesce(ctx context.Context, t *transition, ports []uint16, u
 		return nil
 	}
 	u.Push("gate", w.openGate)
-	if err := w.closeGate(ctx, ports); err != nil {
-		return err
-	}
 	w.watchPackets()
-	if err := w.link.Disconnect(ctx); err != nil {
+	if err := w.closeGate(ctx, ports); err != nil {
 		return err
 	}
 	quiet, cancel := context.WithTimeoutCause(ctx, quietWithin, errNotQuiet)
@@ -167,7 +169,18 @@ func (w *Workload) quiesce(ctx context.Context, t *transition, ports []uint16, u
 		}
 		return err
 	}
-	return nil
+	return w.idleSince(ctx, before)
+}
+
+// idleSince looks that nobody used the workload since before was counted. What came before the gate closed was
+// acknowledged, so its sender would wait for the answer of a sandbox that sleeps; and so would the peer that the
+// sandbox itself has sent something which the gate has cut.
+func (w *Workload) idleSince(ctx context.Context, before network.Counters) error {
+	now, err := w.traffic(ctx)
+	if err == nil && now != before {
+		err = fmt.Errorf("%w (%d packets while it went to sleep)", ErrActivity, now.Packets-before.Packets)
+	}
+	return err
 }
 
 var errNotQuiet = fmt.Errorf("the sandbox did not stop sending within %v: %w", quietWithin, ErrActivity)
