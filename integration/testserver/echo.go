@@ -44,9 +44,7 @@ func (e *echo) serve(l net.Listener) {
 func (e *echo) answer(c net.Conn) {
 	defer c.Close()
 	entry := &connection{conn: c, sum: sha256.New(), open: true}
-	e.mu.Lock()
-	e.connections[c.RemoteAddr().String()] = entry
-	e.mu.Unlock()
+	e.add(c.RemoteAddr().String(), entry)
 	for in := bufio.NewReaderSize(c, 64<<10); ; {
 		line, err := in.ReadSlice('\n')
 		e.count(entry, line)
@@ -62,6 +60,16 @@ func (e *echo) answer(c net.Conn) {
 	e.mu.Lock()
 	entry.open = false
 	e.mu.Unlock()
+}
+
+// add keeps an earlier connection from the same address under another name.
+func (e *echo) add(peer string, entry *connection) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if earlier := e.connections[peer]; earlier != nil {
+		e.connections[fmt.Sprintf("%s (%d)", peer, len(e.connections))] = earlier
+	}
+	e.connections[peer] = entry
 }
 
 func (e *echo) count(entry *connection, line []byte) {
