@@ -124,9 +124,10 @@ func durationKeys() []Key {
 		}.key(),
 		setting[time.Duration]{
 			name: "exec-idle-timeout", scope: ScopeWorkload, def: raw{"30m"},
-			codec:   span(time.Second, month, "an exec counts however silent it is"),
-			field:   func(c *Config) *time.Duration { return &c.ExecIdleTimeout },
-			doc:     "After that long without input or output, an exec no longer keeps its workload awake.",
+			codec: span(time.Second, month, "an exec counts however silent it is"),
+			field: func(c *Config) *time.Duration { return &c.ExecIdleTimeout },
+			doc: "After that long without input or output, an exec no longer keeps its workload awake. It ends, with " +
+				"status 137, when that goes to sleep.",
 			tighten: "only shorter",
 			allows: func(node, asked time.Duration) bool {
 				return node == 0 || (asked != 0 && asked <= node)

@@ -25,6 +25,8 @@ type Container struct {
 	state lifecycle.Container
 	exit  Exit
 	execs map[string]*Exec
+
+	starting chan struct{} // closed when Start has told of the start, or failed; nil before it
 }
 
 // Exit is how a process ended: its exit code, or 128 and the signal's number.
@@ -47,6 +49,7 @@ type Exec struct {
 
 	pid     int // inside the sandbox; 0 before it starts
 	started bool
+	since   time.Time // it started
 	exit    *Exit
 }
 
@@ -59,4 +62,27 @@ func (c *Container) liveExecs() uint32 {
 		}
 	}
 	return n
+}
+
+// busyExecs counts the execs that run and have said or been told something within silence; with 0, all that run. The
+// caller holds the workload's mutex.
+func (c *Container) busyExecs(now time.Time, silence time.Duration) uint32 {
+	var n uint32
+	for _, e := range c.execs {
+		if e.started && e.exit == nil && (silence == 0 || now.Sub(e.lastUse()) < silence) {
+			n++
+		}
+	}
+	return n
+}
+
+// lastUse is when an exec that runs was started, or its streams were used. The caller holds the workload's mutex.
+func (e *Exec) lastUse() time.Time {
+	if e.relay == nil {
+		return e.since
+	}
+	if used := e.relay.LastUse(); used.After(e.since) {
+		return used
+	}
+	return e.since
 }

@@ -77,7 +77,7 @@ func (w *Workload) claimExec(e *Exec) error {
 	if e.started || e.exit != nil {
 		return fmt.Errorf("exec %s was started before: %w", e.ID, ErrPrecondition)
 	}
-	e.started = true
+	e.started, e.since = true, w.opts.Now()
 	return nil
 }
 
@@ -97,7 +97,8 @@ func (w *Workload) launch(ctx context.Context, e *Exec) (int, error) {
 
 func (w *Workload) awaitExec(c *Container, e *Exec, inside int) {
 	status, err := w.runsc.WaitExec(context.Background(), w.opts.ID, inside)
-	if err != nil { // the sandbox went away under it
+	if err != nil { // the sandbox went away under it: it ended, or sleeps, and no exec survives a restore
+		w.opts.Log.Info("exec ended with its sandbox", "exec", e.ID, "reason", err)
 		status = killedStatus
 	}
 	w.execEnded(c, e, uint32(status))

@@ -67,6 +67,7 @@ func (w *Workload) containerEnded(status uint32, at time.Time) {
 		return
 	}
 	c.state, c.exit = next, Exit{Status: status, At: at}
+	starting := c.starting
 	if err := w.move(lifecycle.End, nil); err != nil {
 		w.opts.Log.Error("lifecycle", "error", err)
 	}
@@ -82,6 +83,9 @@ func (w *Workload) containerEnded(status uint32, at time.Time) {
 	ctx, cancel := context.WithTimeout(context.Background(), undoTimeout)
 	defer cancel()
 	w.release(ctx, c)
+	if starting != nil { // the end is told after the start
+		<-starting
+	}
 	w.opts.Publish(runtime.TaskExitEventTopic, &events.TaskExit{
 		ContainerID: c.ID, ID: c.ID, Pid: uint32(w.holder.Pid), ExitStatus: status, ExitedAt: protobuf.ToTimestamp(at),
 	})

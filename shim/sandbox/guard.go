@@ -38,13 +38,18 @@ func (w *Workload) blockers(manual bool) []*shimv1.Reason {
 		"the container has no network: nothing could wake it but exec and hibernatectl")
 	add(c.state == lifecycle.Paused, "paused", "a user paused the container")
 	add(w.busy > 0, "busy", "a request of containerd's is being served")
-	if n := c.liveExecs(); n > 0 {
+	if n := w.busyExecs(); n > 0 {
 		add(true, "exec", fmt.Sprintf("%d exec processes run in it; they would not survive a restore", n))
 	}
 	for _, l := range w.liveLeases() {
 		add(true, "lease", "lease "+strconv.Quote(l.GetName())+" keeps it awake")
 	}
 	return all
+}
+
+// busyExecs counts the execs that keep the workload awake. The caller holds w.mu.
+func (w *Workload) busyExecs() uint32 {
+	return w.root().busyExecs(w.opts.Now(), w.config.ExecIdleTimeout)
 }
 
 func (w *Workload) hasCapability(name string) bool {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/containerd/containerd/api/events"
+	"github.com/containerd/containerd/v2/core/runtime"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
@@ -21,18 +23,19 @@ func (w *Workload) Start(ctx context.Context) error {
 	c := w.root()
 	_, err := c.state.Next(lifecycle.Start)
 	asleep := w.state == lifecycle.Asleep
+	told := make(chan struct{})
+	if err == nil {
+		c.starting = told
+	}
 	w.mu.Unlock()
 	if err != nil {
 		return err
 	}
-	if err := w.joinNetwork(ctx); err != nil {
-		return err
+	err = w.launchInit(ctx, asleep)
+	if err == nil {
+		w.opts.Publish(runtime.TaskStartEventTopic, &events.TaskStart{ContainerID: c.ID, Pid: uint32(w.holder.Pid)})
 	}
-	if asleep {
-		_, err = w.Wake(ctx, "start", "")
-	} else {
-		err = w.startFresh(ctx)
-	}
+	close(told)
 	if err != nil {
 		return err
 	}
@@ -47,6 +50,17 @@ func (w *Workload) Start(ctx context.Context) error {
 		return w.runHooks(ctx, w.hooks.Poststart, specs.StateRunning)
 	}
 	return nil
+}
+
+func (w *Workload) launchInit(ctx context.Context, asleep bool) error {
+	if err := w.joinNetwork(ctx); err != nil {
+		return err
+	}
+	if !asleep {
+		return w.startFresh(ctx)
+	}
+	_, err := w.Wake(ctx, "start", "")
+	return err
 }
 
 func (w *Workload) startFresh(ctx context.Context) error {

@@ -210,12 +210,7 @@ func (w *Workload) Delete(ctx context.Context, id string) (Exit, error) {
 func (w *Workload) dismantle(ctx context.Context) error {
 	w.background.Wait()
 	errs := []error{w.holder.kill(), w.podNS.Close()}
-	if w.hooks != nil {
-		if err := w.runHooks(ctx, w.hooks.Poststop, specs.StateStopped); err != nil {
-			w.opts.Log.Warn("poststop hook", "error", err) // as the specification asks: logged, and no more
-		}
-	}
-	errs = append(errs,
+	errs = append(errs, w.runStopHooks(ctx),
 		network.RemoveNamespace(w.innerPath()),
 		w.group.Delete(),
 		mount.UnmountRecursive(w.places.rootfs(), unix.MNT_DETACH),

@@ -30,21 +30,23 @@ import (
 
 // Workload is what hibernates. Make one with Create.
 type Workload struct {
-	opts    Options
-	places  places
-	config  *config.Config
-	runsc   *runsc.Client
-	local   *snapshot.Local
-	journal *journal.Journal
-	holder  *holder
-	podNS   *os.File // the pod's network namespace, for whoever dials into it
-	group   *cgroup.Group
-	helper  string
-	spec    *specs.Spec // as runsc sees it: frozen at Create
-	image   string
-	hooks   *specs.Hooks
-	created time.Time
-	facts   facts
+	opts     Options
+	places   places
+	config   *config.Config
+	runsc    *runsc.Client
+	local    *snapshot.Local
+	journal  *journal.Journal
+	holder   *holder
+	podNS    *os.File // the pod's network namespace, for whoever dials into it
+	group    *cgroup.Group
+	helper   string
+	oomScore int         // of the sandbox: a refusal of runsc's own attempt would fail its start
+	spawned  bool        // the sandbox is born in its control group, and runsc leaves groups alone
+	spec     *specs.Spec // as runsc sees it: frozen at Create
+	image    string
+	hooks    *specs.Hooks
+	created  time.Time
+	facts    facts
 
 	background sync.WaitGroup // ladders and trims; Delete waits for them
 
@@ -75,6 +77,7 @@ type Workload struct {
 	last       struct{ hibernate, wake *shimv1.Transition }
 	wakes      uint64
 	sleeps     uint64
+	stopped    bool               // the poststop hooks have run
 	stopWatch  context.CancelFunc // ends the watch for packets; nil when there is none
 }
 
@@ -130,7 +133,7 @@ type stateFile struct {
 
 func (w *Workload) saveState() error {
 	w.mu.Lock()
-	pid := w.sandboxPid
+	pid, stopped := w.sandboxPid, w.stopped
 	w.mu.Unlock()
 	s := stateFile{
 		Namespace: w.opts.Namespace, ID: w.opts.ID, RunDir: w.config.RunDir,
@@ -142,7 +145,7 @@ func (w *Workload) saveState() error {
 	if pid != 0 {
 		s.Sandbox = identify(pid)
 	}
-	if w.hooks != nil && len(w.hooks.Poststop) > 0 {
+	if w.hooks != nil && len(w.hooks.Poststop) > 0 && !stopped {
 		s.Hooks, _ = json.Marshal(w.hooks.Poststop)
 	}
 	return writeJSON(w.places.state(), s)

@@ -320,3 +320,39 @@ func TestBadTargets(t *testing.T) {
 		}
 	}
 }
+
+func TestLastUse(t *testing.T) {
+	s := newStreams(t, nil)
+	past := time.Now().Add(-time.Hour)
+	age := func() {
+		for _, path := range []string{s.stdin, s.stdout, s.stderr} {
+			s.must(os.Chtimes(path, past, past))
+		}
+		if used := s.LastUse(); !used.Before(past.Add(time.Second)) {
+			t.Fatalf("used at %v, want %v", used, past)
+		}
+	}
+	recent := func(what string) {
+		if used := s.LastUse(); time.Since(used) > time.Minute {
+			t.Errorf("%s leaves it used at %v", what, used)
+		}
+	}
+	_, stdout, stderr := s.Files()
+	client, err := os.OpenFile(s.stdin, os.O_WRONLY, 0)
+	s.must(err)
+	defer client.Close()
+	for what, f := range map[string]*os.File{"output": stdout, "an error": stderr, "input": client} {
+		age()
+		_, err := f.WriteString("x")
+		s.must(err)
+		recent(what)
+	}
+	for _, path := range []string{s.stdout, s.stderr} { // so that Finish has nothing to wait for
+		f := s.reader(path)
+		defer f.Close()
+	}
+	s.finish()
+	if used := s.LastUse(); !used.IsZero() {
+		t.Errorf("after the end used at %v", used)
+	}
+}
