@@ -67,8 +67,11 @@ func Cleanup(ctx context.Context, bundle string, runner runsc.Runner) (Leftover,
 		}))
 	}
 	group, err := cgroup.Load(s.Cgroup)
-	if err == nil {
+	switch {
+	case err == nil:
 		err = group.Delete()
+	case errors.Is(err, cgroup.ErrGone):
+		err = nil
 	}
 	errs = append(errs, err, removeFilestores(s.Rootfs), mount.UnmountRecursive(s.Rootfs, unix.MNT_DETACH),
 		handover.RemoveRecord(s.RunDir, s.Namespace, s.ID))

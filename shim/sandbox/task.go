@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/typeurl/v2"
@@ -217,5 +218,8 @@ func (w *Workload) dismantle(ctx context.Context) error {
 		handover.RemoveRecord(w.config.RunDir, w.opts.Namespace, w.opts.ID),
 		w.local.Close(),
 	)
-	return errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return os.Remove(w.places.state()) // nothing is left for `delete`, which containerd calls in any case
 }

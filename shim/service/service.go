@@ -44,7 +44,13 @@ func New(ctx context.Context, o Options, publisher shim.Publisher, down shutdown
 		Daemon: daemon, Log: log, Now: time.Now,
 	}
 	registration := &registration{ctx: ctx, daemon: daemon}
-	tasks := task.New(base, down.Shutdown, registration.changed)
+	end := func() {
+		if err := leaveSocket(o.Address); err != nil {
+			log.Warn("shutdown", "error", err)
+		}
+		down.Shutdown()
+	}
+	tasks := task.New(base, end, registration.changed)
 	down.RegisterCallback(func(context.Context) error { registration.changed(nil); return queue.flush() })
 	return tasks, control.NewService(tasks), nil
 }
