@@ -22,8 +22,8 @@ const (
 )
 
 // Hibernate puts the workload to sleep and returns how that went. One that sleeps already answers with its last
-// hibernation; one under way is joined. Errors: *RefusedError, *AbortedError, *lifecycle.IllegalError, ctx's, or what
-// failed. After any error the workload runs on.
+// hibernation; one under way is joined; a wake is let end first. Errors: *RefusedError, *AbortedError,
+// *lifecycle.IllegalError, ctx's, or what failed. After any error the workload runs on.
 func (w *Workload) Hibernate(ctx context.Context, why string, manual bool) (*shimv1.Transition, error) {
 	w.mu.Lock()
 	switch w.state {
@@ -34,6 +34,13 @@ func (w *Workload) Hibernate(ctx context.Context, why string, manual bool) (*shi
 		t := w.transition
 		w.mu.Unlock()
 		return t.result(ctx)
+	case lifecycle.Waking: // the first answers come before its end
+		t := w.transition
+		w.mu.Unlock()
+		if _, err := t.result(ctx); err != nil {
+			return nil, err
+		}
+		return w.Hibernate(ctx, why, manual)
 	}
 	if reasons := w.blockers(manual); w.state == lifecycle.Awake && len(reasons) > 0 {
 		w.mu.Unlock()
