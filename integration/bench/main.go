@@ -1,0 +1,105 @@
+// Command bench measures what sleep costs, in a private world that it takes down again, and compares it with the goals.
+//
+// The machine may be noisy, so nothing is compared with a figure of another hour: *ours*, a container under the shim, and
+// *raw*, the same checkpoint handled with runsc alone, take turns within one run. Raw has the same flags, the same
+// specification, the same kind of inner link with its neighbours in place, and neither checks nor a proxy; its client asks
+// again each millisecond. What is compared is medians, or the median of the pairs' ratios.
+//
+// A *figure* is a named value with its unit and, mostly, a goal. All are printed, and written to .bench/bench.jsonl. A
+// missed goal is told and is no failure; a figure that could not be measured is.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"syscall"
+	"time"
+
+	"github.com/hibernate-runtime/hibernate/integration/harness"
+)
+
+func main() {
+	short := flag.Bool("short", false, "fewer runs and sizes: some minutes")
+	only := flag.String("only", "", "measure only the parts that this regular expression matches")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	p := full
+	if *short {
+		p = quick
+	}
+	if err := run(ctx, p, *only); err != nil {
+		fmt.Fprintln(os.Stderr, "bench: FAILED:", err)
+		os.Exit(1)
+	}
+}
+
+// parts are measured one after the other, each with containers of its own.
+var parts = []struct {
+	name    string
+	measure func(context.Context, *bench) error
+}{
+	{"asleep", measureAsleep},
+	{"wake", measureWakes},
+	{"cold", measureColdStart},
+	{"written", measureWritten},
+	{"four", measureFour},
+	{"cycles", measureCycles},
+	{"steady", measureSteady},
+}
+
+// bench is one run: where it runs, how much is measured, and what came out.
+type bench struct {
+	world *harness.World
+	plan  plan
+	report
+}
+
+func run(ctx context.Context, p plan, only string) (err error) {
+	chosen, err := regexp.Compile(only)
+	if err != nil {
+		return fmt.Errorf("-only: %w", err)
+	}
+	w, err := harness.Start(ctx, harness.Options{Daemon: true, Settings: map[string]string{"mode": `"manual"`}})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, w.Close()) }()
+	b := &bench{world: w, plan: p}
+	var failed []error
+	for _, part := range parts {
+		if ctx.Err() != nil || !chosen.MatchString(part.name) {
+			continue
+		}
+		began := time.Now()
+		if err := part.measure(ctx, b); err != nil {
+			failed = append(failed, fmt.Errorf("%s: %w", part.name, err))
+			fmt.Fprintf(os.Stderr, "bench: %s could not be measured: %v\n%s\n", part.name, err, w.Containerd.LogTail(3000))
+		}
+		failed = append(failed, b.tidy())
+		fmt.Fprintf(os.Stderr, "bench: %s: %.0f s\n", part.name, time.Since(began).Seconds())
+	}
+	b.print(os.Stdout)
+	return errors.Join(append(failed, ctx.Err(), b.save())...)
+}
+
+// tidy removes what a part left, also when the run is being ended.
+func (b *bench) tidy() error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	return b.world.RemoveAll(ctx)
+}
+
+func (b *bench) save() error {
+	root, err := harness.Root()
+	if err != nil {
+		return err
+	}
+	return b.write(filepath.Join(root, ".bench", "bench.jsonl"))
+}

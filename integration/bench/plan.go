@@ -1,0 +1,30 @@
+package main
+
+// A plan says how much is measured.
+type plan struct {
+	sizes      []int // MiB of heap
+	rounds     int   // of each size: one raw, one new and one established connection
+	tail       int   // wakes by new connections at tailSize, the rounds' included, for the 99th percentile
+	cold       int
+	written    int
+	four       int
+	asleep     int
+	cycles     int
+	pairs      int // of the steady path
+	download   int // MiB of one of them
+	loadMillis int // of requests, in one of them
+}
+
+// tailSize is the heap, in MiB, where more is measured than medians of wakes.
+const tailSize = 128
+
+var (
+	full = plan{
+		sizes: []int{16, 128, 512, 1024}, rounds: 20, tail: 200, cold: 20, written: 10, four: 20, asleep: 3, cycles: 50,
+		pairs: 9, download: 1024, loadMillis: 3000,
+	}
+	quick = plan{
+		sizes: []int{16, 128, 512}, rounds: 7, tail: 40, cold: 5, written: 3, four: 5, asleep: 1, cycles: 50,
+		pairs: 7, download: 256, loadMillis: 1000,
+	}
+)

@@ -1,0 +1,179 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
+)
+
+// A pair is a container of ours and its raw twin, both asleep between measurements.
+type pair struct {
+	mib  int
+	ours *ours
+	raw  *raw
+
+	wakeRaw, wakeNew, wakeOld, sleepRaw, sleepOurs samples
+	stages                                         map[string]*samples // by transition and step
+}
+
+func newPair(ctx context.Context, b *bench, id string, mib int) (*pair, error) {
+	p := &pair{mib: mib, stages: map[string]*samples{}}
+	o, err := newOurs(ctx, b, id, mib, nil)
+	if err != nil {
+		return nil, err
+	}
+	p.ours = o
+	if p.raw, err = newRaw(ctx, b, o); err != nil {
+		p.raw = nil
+		return nil, errors.Join(err, p.close())
+	}
+	return p, nil
+}
+
+// fallAsleep puts both to sleep for the first time, unmeasured.
+func (p *pair) fallAsleep(ctx context.Context) error {
+	_, _, err := p.ours.sleep(ctx)
+	if err == nil {
+		_, err = p.raw.sleep(ctx)
+	}
+	return err
+}
+
+func (p *pair) close() error {
+	err := p.ours.close()
+	if p.raw != nil {
+		err = errors.Join(err, p.raw.close())
+	}
+	return err
+}
+
+// round measures each kind once, in an order that turns with i.
+func (p *pair) round(ctx context.Context, i int) error {
+	kinds := []func(context.Context) error{p.measureRaw, p.measureNew, p.measureOld}
+	for k := range kinds {
+		if err := kinds[(i+k)%len(kinds)](ctx); err != nil {
+			return fmt.Errorf("%d MiB, round %d: %w", p.mib, i, err)
+		}
+	}
+	return nil
+}
+
+func (p *pair) measureRaw(ctx context.Context) error {
+	took, err := p.raw.wake(ctx)
+	if err != nil {
+		return fmt.Errorf("raw wake: %w", err)
+	}
+	p.wakeRaw.add(took)
+	if took, err = p.raw.sleep(ctx); err != nil {
+		return fmt.Errorf("raw hibernation: %w", err)
+	}
+	p.sleepRaw.add(took)
+	return nil
+}
+
+func (p *pair) measureNew(ctx context.Context) error {
+	took, t, err := p.ours.wakeNew(ctx)
+	if err != nil {
+		return fmt.Errorf("wake by a new connection: %w", err)
+	}
+	p.wakeNew.add(took)
+	p.note("wake", t)
+	return p.measureSleep(ctx)
+}
+
+func (p *pair) measureOld(ctx context.Context) error {
+	took, t, err := p.ours.wakeOld(ctx)
+	if err != nil {
+		return fmt.Errorf("wake by an established connection: %w", err)
+	}
+	p.wakeOld.add(took)
+	p.note("wake", t)
+	return p.measureSleep(ctx)
+}
+
+func (p *pair) measureSleep(ctx context.Context) error {
+	took, t, err := p.ours.sleep(ctx)
+	if err != nil {
+		return fmt.Errorf("hibernation: %w", err)
+	}
+	p.sleepOurs.add(took)
+	p.note("hibernate", t)
+	return nil
+}
+
+// note keeps the steps' times.
+func (p *pair) note(kind string, t *shimv1.Transition) {
+	add := func(step string, ms float64) {
+		key := kind + "/" + step
+		if p.stages[key] == nil {
+			p.stages[key] = &samples{}
+		}
+		*p.stages[key] = append(*p.stages[key], ms)
+	}
+	for _, s := range t.GetSteps() {
+		add(s.GetName(), s.GetMs())
+	}
+	add("total", t.GetTotalMs())
+}
+
+// measureWakes is the main comparison: all sizes in turn, in each round.
+func measureWakes(ctx context.Context, b *bench) (err error) {
+	var pairs []*pair
+	defer func() {
+		for _, p := range pairs {
+			err = errors.Join(err, p.close())
+		}
+	}()
+	for _, mib := range b.plan.sizes {
+		p, err := newPair(ctx, b, fmt.Sprintf("heap-%d", mib), mib)
+		if err != nil {
+			return err
+		}
+		pairs = append(pairs, p)
+		if err := p.fallAsleep(ctx); err != nil {
+			return err
+		}
+	}
+	for i := range b.plan.rounds {
+		for _, p := range pairs {
+			if err := p.round(ctx, i); err != nil {
+				return err
+			}
+			for p.mib == tailSize && len(p.wakeNew) < b.plan.tail*(i+1)/b.plan.rounds {
+				if err := p.measureNew(ctx); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	for _, p := range pairs {
+		p.tell(b)
+	}
+	return nil
+}
+
+// tell adds the pair's figures to the report.
+func (p *pair) tell(b *bench) {
+	raw := p.wakeRaw.median()
+	at := fmt.Sprint("/", p.mib)
+	b.add("wake_new_over_raw_p50"+at, p.wakeNew.median()/raw, "ratio", "<= 1.15", len(p.wakeNew))
+	b.add("wake_established_over_raw_p50"+at, p.wakeOld.median()/raw, "ratio", "<= 1.2", len(p.wakeOld))
+	goal := ""
+	if p.mib == tailSize {
+		goal = "<= 1.5"
+		b.add("wake_new_p99_over_p50"+at, p.wakeNew.quantile(0.99)/p.wakeNew.median(), "ratio", "<= 2", len(p.wakeNew))
+	}
+	b.add("hibernate_over_raw_p50"+at, p.sleepOurs.median()/p.sleepRaw.median(), "ratio", goal, len(p.sleepOurs))
+	for _, f := range []struct {
+		name string
+		of   samples
+	}{
+		{"raw_ms_p50", p.wakeRaw}, {"wake_new_ms_p50", p.wakeNew}, {"wake_established_ms_p50", p.wakeOld},
+		{"raw_hibernate_ms_p50", p.sleepRaw}, {"hibernate_ms_p50", p.sleepOurs},
+	} {
+		b.add(f.name+at, f.of.median(), "ms", "", len(f.of))
+	}
+	b.tellStages(p)
+}
