@@ -25,7 +25,7 @@ E2E  = $(shell $(LIST) | awk '$$1 == "root" && $$2 ~ "^$(MODULE)/integration" { 
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build tools images protos deps test check fmt vet staticcheck unit root e2e race demo bench install clean
+.PHONY: help build tools images protos deps test check fmt vet staticcheck unit root e2e race demo bench short-bench install clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ test: ## Everything that is tested: checks, then the rings unit, root and e2e (r
 
 bench: deps tools images build ## Measure, print a table and write .bench/bench.jsonl (root)
 	@go run ./integration/bench
+
+short-bench: deps tools images build ## The same with fewer runs and sizes: four minutes (root)
+	@go run ./integration/bench -short
 
 build: ## Build the programs into bin/
 	@mkdir -p bin
