@@ -102,13 +102,15 @@ func (t *Tracker) decide(now time.Time, s Sample, blocking []Reason) Decision {
 	d := Decision{IdleFor: now.Sub(t.active), Timeout: t.timeout(s)}
 	left := t.left(now, s, &d)
 	modes := modeReason(s.Mode)
-	d.Reasons = append(append(blocking, modes...), d.Reasons...)
 	d.SleepsIn, d.Next = left, t.interval(s)
+	clocks := d.Reasons
 	if len(blocking) > 0 || len(modes) > 0 {
 		d.SleepsIn = Never
+		clocks = nil // they would tell of a sleep that doesn't come
 	} else if left > 0 {
 		d.Next = max(min(d.Next, left), time.Millisecond)
 	}
+	d.Reasons = append(append(blocking, modes...), clocks...)
 	if len(blocking) > 0 || left > 0 {
 		return d
 	}

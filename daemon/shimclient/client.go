@@ -179,7 +179,9 @@ func (c *Client) failure(what string, err error) error {
 // Message is the text of an error for a person, without the class that a call's error ends with.
 func Message(err error) string {
 	text := err.Error()
-	for _, class := range []error{errdefs.ErrFailedPrecondition, errdefs.ErrAborted, errdefs.ErrNotFound, errdefs.ErrUnknown} {
+	for _, class := range []error{
+		errdefs.ErrFailedPrecondition, errdefs.ErrAborted, errdefs.ErrNotFound, errdefs.ErrInvalidArgument, errdefs.ErrUnknown,
+	} {
 		text = strings.TrimSuffix(text, ": "+class.Error())
 	}
 	return text

@@ -63,7 +63,7 @@ func testLiveExec(t *testing.T, n *node) {
 	p := n.start("tasks", "exec", "--exec-id", "live", "a", "sh", "-c", "echo up; cat; echo end")
 	n.until("the exec", func() (bool, string) { return p.out.has("up"), p.errs.String() })
 	_, err := n.Hibernate(n.context(), "a")
-	if err == nil || !strings.Contains(err.Error(), "exec: ") {
+	if err == nil || !strings.Contains(err.Error(), "[exec]") {
 		t.Fatalf("hibernation beside a live exec: %v", err)
 	}
 	if out := n.must("tasks", "list"); strings.Count(out, "RUNNING") != 1 {
@@ -88,7 +88,7 @@ func testSilentExec(t *testing.T, n *node) {
 		if _, err := fmt.Fprintln(p.in, "talk"); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := n.Hibernate(n.context(), "a"); err == nil || !strings.Contains(err.Error(), "exec: ") {
+		if _, err := n.Hibernate(n.context(), "a"); err == nil || !strings.Contains(err.Error(), "[exec]") {
 			t.Fatalf("hibernation beside a live exec: %v", err)
 		}
 		time.Sleep(50 * time.Millisecond)

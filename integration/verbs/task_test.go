@@ -109,7 +109,7 @@ func testPause(t *testing.T, n *node) {
 		if task, err := n.Task(n.context(), "a"); err != nil || task.State != "PAUSED" {
 			t.Errorf("task %v, %v", task, err)
 		}
-		if _, err := n.Hibernate(n.context(), "a"); err == nil || !strings.Contains(err.Error(), "paused: ") {
+		if _, err := n.Hibernate(n.context(), "a"); err == nil || !strings.Contains(err.Error(), "[paused]") {
 			t.Errorf("hibernation of a paused container: %v", err)
 		}
 		if r := n.exec("", "a", "paused", "true"); r.code == 0 {
@@ -221,7 +221,7 @@ func testSharedNamespace(t *testing.T, n *node) {
 	}
 	n.sleep("first")
 	_, err = n.Hibernate(n.context(), "second")
-	if err == nil || !strings.Contains(err.Error(), "namespace-shared: ") || !strings.Contains(err.Error(), "first") {
+	if err == nil || !strings.Contains(err.Error(), "[namespace-shared]") || !strings.Contains(err.Error(), "first") {
 		t.Errorf("hibernation of a second container: %v", err)
 	}
 	if r := n.exec("", "second", "x", "echo runs"); r.stdout != "runs\n" {

@@ -82,7 +82,7 @@ func testTerminal(t *testing.T, n *node) {
 	s.types(t, "echo wo''rd\n")
 	n.shows(s, "word")
 	n.sized(s, "40 100") // ctr sets the size when the program runs already
-	if _, err := n.Hibernate(n.context(), "tty"); err == nil || !strings.Contains(err.Error(), "terminal: ") {
+	if _, err := n.Hibernate(n.context(), "tty"); err == nil || !strings.Contains(err.Error(), "[terminal]") {
 		t.Errorf("hibernation with a terminal: %v", err)
 	}
 	if err := s.keys.Resize(console.WinSize{Width: 120, Height: 50}); err != nil {
@@ -105,7 +105,7 @@ func testTerminalOfExec(t *testing.T, n *node) {
 	s := n.dial("tasks", "exec", "--tty", "--exec-id", "shell", "a", "sh")
 	s.types(t, "echo wo''rd\n")
 	n.shows(s, "word")
-	if _, err := n.Hibernate(n.context(), "a"); err == nil || !strings.Contains(err.Error(), "exec: ") {
+	if _, err := n.Hibernate(n.context(), "a"); err == nil || !strings.Contains(err.Error(), "[exec]") {
 		t.Errorf("hibernation beside a shell: %v", err)
 	}
 	s.types(t, "exit 12\n")

@@ -30,7 +30,11 @@ func (w *Workload) boot(ctx context.Context) error {
 	if w.spawned {
 		born = w.opts.Born.RunnerIn(w.group)
 	}
-	err := w.runsc.Create(ctx, w.opts.ID, runsc.CreateOptions{
+	known, err := w.known(ctx)
+	if err != nil {
+		return fmt.Errorf("boot the sandbox: %w", err)
+	}
+	err = w.runsc.Create(ctx, w.opts.ID, runsc.CreateOptions{
 		Bundle: w.places.sandbox(), PidFile: w.places.pidFile(), ConsoleSocket: c.relay.ConsoleSocket(),
 		IO: runsc.IO{Stdin: stdin, Stdout: stdout, Stderr: stderr}, Runner: born,
 	})
@@ -43,7 +47,7 @@ func (w *Workload) boot(ctx context.Context) error {
 	}
 	w.mu.Lock()
 	w.generation++
-	w.sandboxPid, w.expected = pid, false
+	w.sandboxPid, w.madeBy, w.expected = pid, known.version, false
 	generation := w.generation
 	w.mu.Unlock()
 	if err := cgroup.SetOOMScore(pid, w.oomScore); err != nil {

@@ -36,7 +36,7 @@ type RefusedError struct{ Reasons []*shimv1.Reason }
 func (e *RefusedError) Error() string {
 	details := make([]string, 0, len(e.Reasons))
 	for _, r := range e.Reasons {
-		details = append(details, r.GetCode()+": "+r.GetDetail())
+		details = append(details, r.GetDetail()+" ["+r.GetCode()+"]")
 	}
 	return "can't hibernate: " + strings.Join(details, "; ")
 }

@@ -113,9 +113,13 @@ func (w *Workload) descend(t *transition, u *undo.Stack) error {
 		run  func(context.Context) error
 	}{
 		{"guard", func(ctx context.Context) (err error) {
-			if err = w.checkSpace(); err == nil {
-				ports, err = w.learnPorts(ctx)
+			if err = w.checkSpace(); err != nil {
+				return err
 			}
+			if err = w.sameRunsc(ctx); err != nil {
+				return err
+			}
+			ports, err = w.learnPorts(ctx)
 			return err
 		}},
 		{"quiesce", func(ctx context.Context) error { return w.quiesce(ctx, t, ports, before, u) }},

@@ -13,11 +13,12 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
 	"github.com/hibernate-runtime/hibernate/snapshot"
 )
 
-// facts are what the manifest says of runsc and the host. They cost some tens of milliseconds and don't change, so they
-// are gathered once, beside the start of the container.
+// facts are what the manifest says of runsc and the host. They cost some tens of milliseconds, so they are gathered beside
+// the start of the container, and again only when the binary has changed.
 type facts struct {
 	done     chan struct{}
 	version  string
@@ -43,14 +44,40 @@ func (w *Workload) gatherFacts() {
 	}()
 }
 
-// known waits for the facts.
+// known waits for the facts, of the binary that is there now.
 func (w *Workload) known(ctx context.Context) (*facts, error) {
 	select {
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	case <-w.facts.done:
-		return &w.facts, w.facts.err
 	}
+	if w.facts.err != nil {
+		return nil, w.facts.err
+	}
+	version, err := w.runsc.Version(ctx)
+	if err != nil {
+		return nil, err
+	}
+	digest, err := w.runsc.Digest()
+	return &facts{version: version, digest: digest, features: w.facts.features}, err
+}
+
+// sameRunsc refuses to write a snapshot that no runsc here could restore: the binary was replaced since the sandbox was
+// made, and what restores must be what has saved.
+func (w *Workload) sameRunsc(ctx context.Context) error {
+	known, err := w.known(ctx)
+	if err != nil {
+		return err
+	}
+	w.mu.Lock()
+	mine := w.madeBy
+	w.mu.Unlock()
+	if mine == known.version {
+		return nil
+	}
+	return &RefusedError{Reasons: []*shimv1.Reason{reason("runsc-replaced", fmt.Sprintf(
+		"%s is now version %s, and the sandbox is of %s: its state could not be restored; start the container anew",
+		w.runsc.Path, known.version, mine))}}
 }
 
 // manifest describes the snapshot that is about to be committed.

@@ -28,6 +28,11 @@ func (w *Workload) status() *shimv1.StatusResponse {
 		StateSinceUnixMs: w.since.UnixMilli(), CreatedUnixMs: w.created.UnixMilli(), Wakes: w.wakes, Hibernations: w.sleeps,
 		LastHibernate: w.last.hibernate, LastWake: w.last.wake, Gate: w.gate, Image: w.image, Blockers: w.blockers(false),
 	}
+	select {
+	case <-w.facts.done:
+		s.RunscVersion = w.facts.version
+	default:
+	}
 	for _, p := range w.ports {
 		s.Ports = append(s.Ports, uint32(p))
 	}

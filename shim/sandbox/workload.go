@@ -67,8 +67,9 @@ type Workload struct {
 	transition *transition
 	generation int // counts sandboxes: tells the exit of an earlier one apart
 	sandboxPid int
-	expected   bool // the sandbox's end is our own doing
-	busy       int  // requests that need the sandbox awake until they are done
+	madeBy     string // the version of runsc that made the sandbox
+	expected   bool   // the sandbox's end is our own doing
+	busy       int    // requests that need the sandbox awake until they are done
 	ports      []uint16
 	gate       string
 	leases     map[string]time.Time

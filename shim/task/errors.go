@@ -2,10 +2,11 @@ package task
 
 import (
 	"errors"
-	"fmt"
+	"strings"
 
 	"github.com/containerd/errdefs"
 
+	"github.com/hibernate-runtime/hibernate/internal/config"
 	"github.com/hibernate-runtime/hibernate/runsc"
 	"github.com/hibernate-runtime/hibernate/shim/lifecycle"
 	"github.com/hibernate-runtime/hibernate/shim/sandbox"
@@ -16,6 +17,7 @@ func Classify(err error) error {
 	var illegal *lifecycle.IllegalError
 	var refused *sandbox.RefusedError
 	var aborted *sandbox.AbortedError
+	var setting *config.Error
 	class := error(nil)
 	switch {
 	case err == nil:
@@ -29,10 +31,26 @@ func Classify(err error) error {
 	case errors.As(err, &illegal), errors.As(err, &refused), errors.Is(err, sandbox.ErrBlocked),
 		errors.Is(err, sandbox.ErrPrecondition):
 		class = errdefs.ErrFailedPrecondition
+	case errors.As(err, &setting):
+		class = errdefs.ErrInvalidArgument
 	case errors.Is(err, runsc.ErrMissing):
 		class = errdefs.ErrUnavailable
 	default:
 		return err
 	}
-	return fmt.Errorf("%w: %w", class, err)
+	return classified{err, class}
 }
+
+// classified is an error with its class. The text ends with the class, as that of containerd's own errors does: clients
+// take it off there. Only the class is unwrapped, or the text would be sent once for each of the two.
+type classified struct{ error, class error }
+
+func (c classified) Error() string {
+	text := c.error.Error()
+	if strings.HasSuffix(text, c.class.Error()) {
+		return text
+	}
+	return text + ": " + c.class.Error()
+}
+
+func (c classified) Unwrap() error { return c.class }

@@ -99,7 +99,7 @@ func sleepsIn(w *daemonv1.Workload) string {
 	case len(s.GetBlockers()) > 0:
 		return "no: " + s.GetBlockers()[0].GetCode()
 	case idle.GetMode() != "" && idle.GetMode() != "auto":
-		return "no: mode " + idle.GetMode()
+		return "no: mode-" + idle.GetMode()
 	}
 	return "no"
 }

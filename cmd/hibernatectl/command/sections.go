@@ -33,7 +33,9 @@ func printFacts(out io.Writer, w *daemonv1.Workload, now time.Time) error {
 		{"Processes", fmt.Sprintf("holder %d, sandbox %s", s.GetHolderPid(), pid(s.GetSandboxPid()))},
 		{"runsc", s.GetRunscVersion()},
 	} {
-		t.row(fact[0]+":", orNone(fact[1]))
+		if fact[1] != "" {
+			t.row(fact[0]+":", fact[1])
+		}
 	}
 	return t.flush()
 }
