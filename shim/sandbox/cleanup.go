@@ -41,7 +41,7 @@ type Leftover struct {
 	At     time.Time
 }
 
-// Cleanup takes down what a shim that is gone has left, from the bundle alone. It is idempotent. A workload that slept
+// Cleanup takes down what a shim that is gone, or given up, has left, from the bundle alone. It is idempotent. A workload that slept
 // keeps its snapshot, and the gate in a namespace of others' making stays parked, so that its peers' connections wait
 // for the container to be started again.
 func Cleanup(ctx context.Context, bundle string, runner runsc.Runner) (Leftover, error) {
@@ -58,7 +58,7 @@ func Cleanup(ctx context.Context, bundle string, runner runsc.Runner) (Leftover,
 		Path: s.Runsc, Root: s.RunscRoot, Flags: s.RunscFlags, LogDir: places{bundle}.logs(), Runner: runner,
 		Timeouts: runsc.Timeouts{Delete: cleanupDelete},
 	}
-	errs := []error{killCommands(s.RunscRoot, s.ID), client.Delete(ctx, s.ID, true), s.Sandbox.kill()}
+	errs := []error{s.Shim.kill(), killCommands(s.RunscRoot, s.ID), client.Delete(ctx, s.ID, true), s.Sandbox.kill()}
 	errs = append(errs, unclaim(ctx, places{bundle}, s), s.releaseNetwork(ctx), s.Holder.kill())
 	var hooks []specs.Hook
 	if len(s.Hooks) > 0 && json.Unmarshal(s.Hooks, &hooks) == nil {

@@ -50,7 +50,9 @@ func imageName(spec *specs.Spec) string {
 // runscFlags are the global flags of every runsc call for this workload. They are recorded in the manifest, since most
 // must be the same when it is restored.
 func (w *Workload) runscFlags() []string {
-	flags := append(runsc.DefaultFlags(w.config.Platform), w.config.RunscFlags...)
+	// One namespace for what has no network, pinned once a node instead of once a root.
+	flags := append(runsc.DefaultFlags(w.config.Platform), "--shared-root="+w.config.RunscRoot())
+	flags = append(flags, w.config.RunscFlags...)
 	if w.spawned = bornInside(w.spec.Linux); w.spawned {
 		flags = append(flags, "--ignore-cgroups")
 	}

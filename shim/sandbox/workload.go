@@ -72,6 +72,7 @@ type Workload struct {
 	busy       int    // requests that need the sandbox awake until they are done
 	ports      []uint16
 	gate       string
+	cut        cut
 	leases     map[string]time.Time
 	watchers   watchers
 	saved      saved
@@ -124,6 +125,7 @@ type stateFile struct {
 	Cgroup     string   `json:"cgroup"`          // as given to cgroup.Load
 	Rootfs     string   `json:"rootfs"`          // mount point
 	Snapshot   string   `json:"snapshot"`        // directory of the local tier
+	Shim       process  `json:"shim"`
 	Holder     process  `json:"holder"`
 	Sandbox    process  `json:"sandbox"`
 	Hooks      []byte   `json:"hooks,omitempty"` // poststop hooks, as JSON
@@ -140,7 +142,7 @@ func (w *Workload) saveState() error {
 		Namespace: w.opts.Namespace, ID: w.opts.ID, RunDir: w.config.RunDir,
 		Runsc: w.runsc.Path, RunscRoot: w.runsc.Root, RunscFlags: w.runsc.Flags,
 		Inner: w.innerPath(), Cgroup: w.group.Path(), Rootfs: w.places.rootfs(),
-		Snapshot: w.local.Dir(), Holder: w.holder.process, Linked: w.link != nil,
+		Snapshot: w.local.Dir(), Shim: identify(os.Getpid()), Holder: w.holder.process, Linked: w.link != nil,
 		Inode: w.holder.podInode, Pod: w.holder.given, Attachment: w.attachment,
 	}
 	if pid != 0 {
