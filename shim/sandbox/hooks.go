@@ -63,6 +63,9 @@ func runHook(ctx context.Context, runner runsc.Runner, h specs.Hook, state []byt
 	cmd.Args, cmd.Env, cmd.Stdin, cmd.Stderr = h.Args, h.Env, bytes.NewReader(state), &stderr
 	cmd.WaitDelay = time.Second // a child of the hook may keep its standard error open
 	if err := runner.Run(ctx, cmd); err != nil {
+		if ctx.Err() != nil {
+			err = fmt.Errorf("%w after %v: %w", context.Cause(ctx), limit, err)
+		}
 		return fmt.Errorf("%w: %s", err, bytes.TrimSpace(stderr.Bytes()))
 	}
 	return nil
