@@ -3,6 +3,7 @@ package service
 import (
 	"context"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/containerd/containerd/v2/core/events"
@@ -21,6 +22,8 @@ type queue struct {
 	namespace string
 	log       *slog.Logger
 	waiting   chan message
+	last      chan struct{} // closed when what waits is all that is to be published
+	once      sync.Once
 	done      chan struct{}
 }
 
@@ -30,7 +33,8 @@ type message struct {
 }
 
 func newQueue(p events.Publisher, namespace string, log *slog.Logger) *queue {
-	return &queue{publisher: p, namespace: namespace, log: log, waiting: make(chan message, queued), done: make(chan struct{})}
+	return &queue{publisher: p, namespace: namespace, log: log, waiting: make(chan message, queued),
+		last: make(chan struct{}), done: make(chan struct{})}
 }
 
 // put queues an event. One that finds a full queue is dropped, and told: containerd learns of exits by Wait.
@@ -42,13 +46,14 @@ func (q *queue) put(topic string, event any) {
 	}
 }
 
-func (q *queue) run(ctx context.Context) {
+// run publishes until flush is called.
+func (q *queue) run() {
 	defer close(q.done)
 	for {
 		select {
 		case m := <-q.waiting:
 			q.publish(m)
-		case <-ctx.Done():
+		case <-q.last:
 			for {
 				select {
 				case m := <-q.waiting:
@@ -69,8 +74,9 @@ func (q *queue) publish(m message) {
 	}
 }
 
-// flush waits, for a moment, until what was queued is published.
+// flush ends the queue, and waits for a moment until what was put is published.
 func (q *queue) flush() error {
+	q.once.Do(func() { close(q.last) })
 	select {
 	case <-q.done:
 	case <-time.After(flushTimeout):

@@ -37,7 +37,7 @@ func New(ctx context.Context, o Options, publisher shim.Publisher, down shutdown
 	go children.Run(ctx)
 	namespace, _ := namespaces.Namespace(ctx)
 	queue := newQueue(publisher, namespace, log)
-	go queue.run(ctx)
+	go queue.run()
 	daemon := control.NewDaemon(o.Address, o.Version, log)
 	base := sandbox.Options{
 		Address: o.Address, Version: o.Version, Runner: children.Runner(), Born: children, Exits: children, Publish: queue.put,
