@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -26,7 +27,7 @@ type Workload struct {
 
 	mu      sync.Mutex
 	err     error         // guarded by mu; why the shim does not answer
-	changed chan struct{} // guarded by mu; closed at the next change of state
+	changed chan struct{} // guarded by mu; closed at the next change of state or blockers
 }
 
 // Proxying tells how the wake proxy is used for a workload.
@@ -44,7 +45,8 @@ func (w *Workload) State() string { return w.Status().GetState() }
 // Watched reports whether changes of state arrive by themselves.
 func (w *Workload) Watched() bool { return w.watched.Load() }
 
-// Changed returns a channel that is closed at the next change of state.
+// Changed returns a channel that is closed at the next change of state, or of what keeps the
+// workload awake.
 func (w *Workload) Changed() <-chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -96,10 +98,13 @@ func (w *Workload) apply(event *shimv1.Event) {
 		}
 	}
 	w.status.Store(next)
-	if before == nil || before.GetState() != next.GetState() || before.GetStateSinceUnixMs() != next.GetStateSinceUnixMs() {
+	if before == nil || before.GetState() != next.GetState() || before.GetStateSinceUnixMs() != next.GetStateSinceUnixMs() ||
+		!slices.EqualFunc(before.GetBlockers(), next.GetBlockers(), sameCode) {
 		w.signal()
 	}
 }
+
+func sameCode(a, b *shimv1.Reason) bool { return a.GetCode() == b.GetCode() }
 
 func (w *Workload) signal() {
 	w.mu.Lock()

@@ -13,6 +13,7 @@ import (
 
 	daemonv1 "github.com/hibernate-runtime/hibernate/api/daemon/v1"
 	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
+	"github.com/hibernate-runtime/hibernate/daemon/idle"
 	"github.com/hibernate-runtime/hibernate/daemon/keeper"
 	"github.com/hibernate-runtime/hibernate/daemon/node"
 )
@@ -59,8 +60,11 @@ func (a API) WhyAwake(_ context.Context, req *daemonv1.WhyAwakeRequest) (*daemon
 	if why := listed.GetUnreachable(); why != "" {
 		resp.Reasons = append(resp.Reasons, &shimv1.Reason{Code: "unreachable", Detail: "the shim does not answer: " + why})
 	}
-	if j, ok := a.Judge.Judgement(w); ok {
+	j, ok := a.Judge.Judgement(w)
+	if ok {
 		resp.Reasons = append(resp.Reasons, reasons(j)...)
+	} else if resp.GetState() == idle.Awake {
+		resp.Reasons = append(resp.Reasons, &shimv1.Reason{Code: string(idle.Fresh), Detail: "hibernated has only just found it"})
 	}
 	return resp, nil
 }

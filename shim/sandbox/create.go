@@ -187,7 +187,7 @@ func (w *Workload) makeCgroup(_ context.Context, _ CreateRequest, u *undo.Stack)
 		return fmt.Errorf("cgroup %s: %w", w.spec.Linux.CgroupsPath, err)
 	}
 	w.group = group
-	u.Push("cgroup", func(context.Context) error { return group.Delete() })
+	u.Push("cgroup", func(context.Context) error { return errors.Join(w.holder.kill(), group.Delete()) }) // it is inside
 	return group.Add(w.holder.Pid)
 }
 

@@ -78,6 +78,7 @@ func (w *Workload) claimExec(e *Exec) error {
 		return fmt.Errorf("exec %s was started before: %w", e.ID, ErrPrecondition)
 	}
 	e.started, e.since = true, w.opts.Now()
+	w.announce(nil)
 	return nil
 }
 
@@ -116,6 +117,7 @@ func (w *Workload) execEnded(c *Container, e *Exec, status uint32) {
 		}
 		w.mu.Lock()
 		e.exit = &Exit{Status: status, At: w.opts.Now()}
+		w.announce(nil)
 		at := e.exit.At
 		w.mu.Unlock()
 		if started {

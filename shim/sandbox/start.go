@@ -41,6 +41,7 @@ func (w *Workload) Start(ctx context.Context) error {
 	}
 	w.mu.Lock()
 	c.state, err = c.state.Next(lifecycle.Start)
+	w.announce(nil)
 	w.mu.Unlock()
 	if err != nil { // it has ended already
 		return nil

@@ -93,6 +93,7 @@ func (w *Workload) Lease(name string, ttl time.Duration) []*shimv1.LeaseInfo {
 	} else {
 		w.leases[name] = w.opts.Now().Add(min(ttl, maxLease))
 	}
+	w.announce(nil)
 	return w.liveLeases()
 }
 

@@ -129,6 +129,7 @@ func (w *Workload) userState(e lifecycle.ContainerEvent) error {
 		return err
 	}
 	w.root().state = next
+	w.announce(nil)
 	return nil
 }
 

@@ -40,7 +40,8 @@ func (w *Workload) Watch(ctx context.Context, send func(*shimv1.Event) error) er
 	}
 }
 
-// announce tells every watcher. The caller holds w.mu.
+// announce tells every watcher of a change: of state, with the transition that it belongs to, or of what keeps the
+// workload awake. The caller holds w.mu.
 func (w *Workload) announce(t *shimv1.Transition) {
 	e := w.event(t)
 	for c := range w.watchers.all {

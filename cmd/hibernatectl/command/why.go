@@ -86,7 +86,7 @@ func printWhy(out io.Writer, name string, resp *daemonv1.WhyAwakeResponse) error
 	for _, reason := range resp.GetReasons() {
 		fmt.Fprintf(out, "  - %s [%s]\n", reason.GetDetail(), reason.GetCode())
 	}
-	if idle != nil && resp.GetState() == "awake" {
+	if idle.GetMode() != "" && resp.GetState() == "awake" {
 		fmt.Fprintf(out, "mode %s, idle for %s, idle timeout %s\n", idle.GetMode(), millis(idle.GetIdleForMs()), millis(idle.GetTimeoutMs()))
 	}
 	return nil
