@@ -27,6 +27,8 @@ import (
 func main() {
 	short := flag.Bool("short", false, "fewer runs and sizes: some minutes")
 	only := flag.String("only", "", "measure only the parts that this regular expression matches")
+	sizes := flag.String("sizes", "", "other heaps, in MiB, as 16,128")
+	rounds := flag.Int("rounds", 0, "other number of rounds with each heap")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -34,7 +36,11 @@ func main() {
 	if *short {
 		p = quick
 	}
-	if err := run(ctx, p, *only); err != nil {
+	err := p.change(*sizes, *rounds)
+	if err == nil {
+		err = run(ctx, p, *only)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench: FAILED:", err)
 		os.Exit(1)
 	}

@@ -1,5 +1,11 @@
 package main
 
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
 // A plan says how much is measured.
 type plan struct {
 	sizes      []int // MiB of heap
@@ -28,3 +34,22 @@ var (
 		pairs: 7, download: 256, loadMillis: 1000,
 	}
 )
+
+// change replaces what a person gave: sizes are separated by commas.
+func (p *plan) change(sizes string, rounds int) error {
+	if rounds > 0 {
+		p.rounds = rounds
+	}
+	if sizes == "" {
+		return nil
+	}
+	p.sizes = nil
+	for text := range strings.SplitSeq(sizes, ",") {
+		mib, err := strconv.Atoi(text)
+		if err != nil || mib < 0 {
+			return fmt.Errorf("-sizes: %q is no number of MiB", text)
+		}
+		p.sizes = append(p.sizes, mib)
+	}
+	return nil
+}

@@ -29,6 +29,15 @@ type raw struct {
 	group   *cgroup.Group
 	client  *client
 	images  int
+	step    func(name string, took time.Duration) // told of each; set by its user
+}
+
+// timed runs one step.
+func (r *raw) timed(name string, act func() error) error {
+	began := time.Now()
+	err := act()
+	r.step(name, time.Since(began))
+	return err
 }
 
 func (r *raw) bundle() string { return filepath.Join(r.dir, "bundle") }
@@ -37,6 +46,7 @@ func (r *raw) image() string  { return filepath.Join(r.dir, fmt.Sprint("image-",
 // newRaw starts a sandbox like that of o, which must be awake.
 func newRaw(ctx context.Context, b *bench, o *ours) (_ *raw, err error) {
 	r := &raw{world: b.world, id: "raw-" + o.id, dir: filepath.Join(b.world.Dir, "raw-"+o.id)}
+	r.step = func(string, time.Duration) {}
 	defer func() {
 		if err != nil {
 			err = errors.Join(fmt.Errorf("raw: %w", err), r.close())
@@ -111,11 +121,7 @@ func (r *raw) wake(ctx context.Context) (time.Duration, error) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		err := r.runsc.Create(ctx, r.id, runsc.CreateOptions{Bundle: r.bundle(), PidFile: filepath.Join(r.dir, "pid")})
-		if err == nil {
-			err = r.runsc.Restore(ctx, r.id, runsc.RestoreOptions{Bundle: r.bundle(), ImagePath: r.image()})
-		}
-		if err != nil {
+		if err := r.restore(ctx); err != nil {
 			cancel(err)
 		}
 	}()
@@ -124,28 +130,45 @@ func (r *raw) wake(ctx context.Context) (time.Duration, error) {
 	return at.Sub(began), errors.Join(err, context.Cause(ctx))
 }
 
+func (r *raw) restore(ctx context.Context) error {
+	err := r.timed("wake/create", func() error {
+		return r.runsc.Create(ctx, r.id, runsc.CreateOptions{Bundle: r.bundle(), PidFile: filepath.Join(r.dir, "pid")})
+	})
+	if err != nil {
+		return err
+	}
+	return r.timed("wake/restore", func() error {
+		return r.runsc.Restore(ctx, r.id, runsc.RestoreOptions{Bundle: r.bundle(), ImagePath: r.image()})
+	})
+}
+
 // sleep is pause, checkpoint, fsync and delete.
 func (r *raw) sleep(ctx context.Context) (time.Duration, error) {
 	before := r.image()
 	r.images++
 	began := time.Now()
-	for _, act := range []func(context.Context) error{
-		func(ctx context.Context) error { return r.runsc.Pause(ctx, r.id) },
-		func(ctx context.Context) error {
-			if err := os.Mkdir(r.image(), 0o700); err != nil {
-				return err
-			}
-			return r.runsc.Checkpoint(ctx, r.id, runsc.CheckpointOptions{ImagePath: r.image()})
-		},
-		func(context.Context) error { return syncAll(r.image()) },
-		r.delete,
+	for _, step := range []struct {
+		name string
+		act  func() error
+	}{
+		{"hibernate/pause", func() error { return r.runsc.Pause(ctx, r.id) }},
+		{"hibernate/checkpoint", func() error { return r.checkpoint(ctx) }},
+		{"hibernate/fsync", func() error { return syncAll(r.image()) }},
+		{"hibernate/delete", func() error { return r.delete(ctx) }},
 	} {
-		if err := act(ctx); err != nil {
+		if err := r.timed(step.name, step.act); err != nil {
 			return 0, err
 		}
 	}
 	took := time.Since(began)
 	return took, os.RemoveAll(before)
+}
+
+func (r *raw) checkpoint(ctx context.Context) error {
+	if err := os.Mkdir(r.image(), 0o700); err != nil {
+		return err
+	}
+	return r.runsc.Checkpoint(ctx, r.id, runsc.CheckpointOptions{ImagePath: r.image()})
 }
 
 // delete ends the sandbox, and removes what runsc leaves of its writable layer: the next create would be refused.

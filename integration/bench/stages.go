@@ -2,27 +2,27 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 )
 
 // order is that of the steps in time; those of a wake overlap, so they don't sum up.
-var order = []string{
-	"wake/choose", "wake/verify", "wake/boot", "wake/inner", "wake/claim", "wake/restore", "wake/open", "wake/ladder", "wake/total",
-	"hibernate/guard", "hibernate/quiesce", "hibernate/pause", "hibernate/checkpoint", "hibernate/verify", "hibernate/commit",
-	"hibernate/free", "hibernate/total",
-}
+var order = strings.Fields(`before choose verify boot create inner claim restore open ladder
+	guard quiesce pause checkpoint fsync commit free delete after total`)
 
 // tellStages adds the medians of the steps: where the time goes.
 func (r *report) tellStages(p *pair) {
-	known := slices.Clone(order)
-	for step := range p.stages {
-		if !slices.Contains(known, step) {
-			known = append(known, step)
+	names := slices.SortedFunc(maps.Keys(p.stages), func(a, b string) int {
+		kindA, stepA, _ := strings.Cut(a, "/")
+		kindB, stepB, _ := strings.Cut(b, "/")
+		if kindA != kindB {
+			return strings.Compare(kindA, kindB)
 		}
-	}
-	for _, step := range known {
-		if of := p.stages[step]; of != nil {
-			r.addStage(fmt.Sprintf("stage_ms_p50/%d/%s", p.mib, step), of.median(), len(*of))
-		}
+		return slices.Index(order, stepA) - slices.Index(order, stepB)
+	})
+	for _, name := range names {
+		of := p.stages[name]
+		r.addStage(fmt.Sprintf("stage_ms_p50/%d/%s", p.mib, name), of.median(), len(*of))
 	}
 }

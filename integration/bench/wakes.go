@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
 )
@@ -29,6 +30,7 @@ func newPair(ctx context.Context, b *bench, id string, mib int) (*pair, error) {
 		p.raw = nil
 		return nil, errors.Join(err, p.close())
 	}
+	p.raw.step = func(name string, took time.Duration) { p.stage("raw-"+name, milliseconds(took)) }
 	return p, nil
 }
 
@@ -66,6 +68,7 @@ func (p *pair) measureRaw(ctx context.Context) error {
 		return fmt.Errorf("raw wake: %w", err)
 	}
 	p.wakeRaw.add(took)
+	p.stage("raw-wake/after", milliseconds(took)-p.last("raw-wake/create")-p.last("raw-wake/restore"))
 	if took, err = p.raw.sleep(ctx); err != nil {
 		return fmt.Errorf("raw hibernation: %w", err)
 	}
@@ -74,22 +77,24 @@ func (p *pair) measureRaw(ctx context.Context) error {
 }
 
 func (p *pair) measureNew(ctx context.Context) error {
+	began := time.Now()
 	took, t, err := p.ours.wakeNew(ctx)
 	if err != nil {
 		return fmt.Errorf("wake by a new connection: %w", err)
 	}
 	p.wakeNew.add(took)
-	p.note("wake", t)
+	p.noteWake("wake-new", t, began, took)
 	return p.measureSleep(ctx)
 }
 
 func (p *pair) measureOld(ctx context.Context) error {
+	began := time.Now()
 	took, t, err := p.ours.wakeOld(ctx)
 	if err != nil {
 		return fmt.Errorf("wake by an established connection: %w", err)
 	}
 	p.wakeOld.add(took)
-	p.note("wake", t)
+	p.noteWake("wake-old", t, began, took)
 	return p.measureSleep(ctx)
 }
 
@@ -103,19 +108,36 @@ func (p *pair) measureSleep(ctx context.Context) error {
 	return nil
 }
 
-// note keeps the steps' times.
-func (p *pair) note(kind string, t *shimv1.Transition) {
-	add := func(step string, ms float64) {
-		key := kind + "/" + step
-		if p.stages[key] == nil {
-			p.stages[key] = &samples{}
-		}
-		*p.stages[key] = append(*p.stages[key], ms)
-	}
+// noteWake keeps the steps' times, and what the client saw before the wake began and after its gate was open.
+func (p *pair) noteWake(kind string, t *shimv1.Transition, began time.Time, took time.Duration) {
+	p.note(kind, t)
+	before := float64(t.GetStartedUnixMs()-began.UnixMilli()) + 0.5 // the start is known in whole milliseconds
+	p.stage(kind+"/before", before)
 	for _, s := range t.GetSteps() {
-		add(s.GetName(), s.GetMs())
+		if s.GetName() == "open" {
+			p.stage(kind+"/after", milliseconds(took)-before-s.GetStartMs()-s.GetMs())
+		}
 	}
-	add("total", t.GetTotalMs())
+}
+
+func (p *pair) note(kind string, t *shimv1.Transition) {
+	for _, s := range t.GetSteps() {
+		p.stage(kind+"/"+s.GetName(), s.GetMs())
+	}
+	p.stage(kind+"/total", t.GetTotalMs())
+}
+
+// last is the newest time of a stage that was measured.
+func (p *pair) last(name string) float64 {
+	of := *p.stages[name]
+	return of[len(of)-1]
+}
+
+func (p *pair) stage(name string, ms float64) {
+	if p.stages[name] == nil {
+		p.stages[name] = &samples{}
+	}
+	*p.stages[name] = append(*p.stages[name], ms)
 }
 
 // measureWakes is the main comparison: all sizes in turn, in each round.
