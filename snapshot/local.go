@@ -176,6 +176,19 @@ func (l *Local) Remove() error {
 	return nil
 }
 
+// RemoveUnused is Remove of a directory that holds nothing yet, as after an
+// OpenLocal that made it. With anything in it, it does nothing.
+func (l *Local) RemoveUnused() error {
+	entries, err := os.ReadDir(l.dir)
+	if err != nil {
+		return fmt.Errorf("remove %s: %w", l.dir, err)
+	}
+	if len(entries) != 1 || entries[0].Name() != lockFile {
+		return nil
+	}
+	return l.Remove()
+}
+
 func (l *Local) path(name ...string) string {
 	return filepath.Join(append([]string{l.dir}, name...)...)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -152,7 +153,7 @@ func (im image) checksums(ctx context.Context) ([]File, error) {
 		files[i] = File{Name: f.name, Size: f.size}
 		files[i].CRC32C = make([]uint32, files[i].chunks())
 	}
-	err := im.eachChunk(ctx, func(file, chunk int, sum uint32) error {
+	err := im.eachChunk(ctx, min(maxWorkers, runtime.NumCPU()), func(file, chunk int, sum uint32) error {
 		files[file].CRC32C[chunk] = sum
 		return nil
 	})
