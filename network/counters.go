@@ -55,23 +55,26 @@ func (l *Link) counter(ctx context.Context, name string) (out Counters, err erro
 	return out, err
 }
 
-// Quiet returns when the sandbox sent nothing for window, by the counter of what
-// the cut dropped; the context bounds the wait. ErrNotCut when the gate is open.
+// Unsaid reads the activity that the cut dropped: what the sandbox wanted to say
+// and will say again when its retransmission is due.
+func (l *Link) Unsaid(ctx context.Context) (Counters, error) {
+	return l.counter(ctx, counterUnsaid)
+}
+
+// Quiet returns when nothing came from hib0 for window, whatever the gate's
+// position; the context bounds the wait.
 func (l *Link) Quiet(ctx context.Context, window time.Duration) error {
-	if l.wanted().Position == GateOpen {
-		return fmt.Errorf("wait for quiet: %w", ErrNotCut)
-	}
 	tick := time.NewTicker(max(window/10, time.Millisecond))
 	defer tick.Stop()
-	before, err := l.counter(ctx, counterCut)
+	before, err := l.received()
 	for since := time.Now(); err == nil && time.Since(since) < window; {
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("wait for quiet: %w", context.Cause(ctx))
 		case <-tick.C:
 		}
-		var now Counters
-		if now, err = l.counter(ctx, counterCut); now != before {
+		var now uint64
+		if now, err = l.received(); now != before {
 			before, since = now, time.Now()
 		}
 	}
@@ -79,4 +82,16 @@ func (l *Link) Quiet(ctx context.Context, window time.Duration) error {
 		return fmt.Errorf("wait for quiet: %w", err)
 	}
 	return nil
+}
+
+// received is how many frames have come from hib0.
+func (l *Link) received() (uint64, error) {
+	outer, err := l.outer()
+	if err != nil {
+		return 0, err
+	}
+	if s := outer.Attrs().Statistics; s != nil {
+		return s.RxPackets, nil
+	}
+	return 0, fmt.Errorf("%s has no statistics", outerName)
 }

@@ -87,6 +87,11 @@ func TestWhatIsCutIsActivity(t *testing.T) {
 	if got := settled(t, l).Packets; got != 2 {
 		t.Fatalf("a datagram and its answer, cut, count %d", got)
 	}
+	unsaid, err := l.Unsaid(t.Context())
+	must(t, err)
+	if unsaid.Packets != 1 {
+		t.Fatalf("the answer counts %d as unsaid", unsaid.Packets)
+	}
 }
 
 func TestKeepAlivesAreNotActivity(t *testing.T) {

@@ -30,16 +30,18 @@
 // No byte may be acknowledged by a sandbox that is then not saved with it. To
 // sleep:
 //
+//	before, _ := l.Counters(ctx)
 //	l.Disconnect(ctx)                       // nothing new reaches I
+//	l.Quiet(ctx, 20*time.Millisecond)       // what I had taken is dealt with, answers get out
 //	l.SetGate(ctx, Gate{Position: GateHeld, …}) // nothing leaves I: no ACK gets out
-//	l.Quiet(ctx, 20*time.Millisecond)       // what I had taken is dealt with
 //	pause, checkpoint
+//	after, _ := l.Counters(ctx)             // other than before: stay awake
 //
-// The two first steps may come in either order: what reaches I before the cut
-// and is acknowledged after it was never acknowledged as far as the peer knows,
-// and comes again. What was in the veth's or the packet socket's queue is
-// handled by the sandbox within the quiet window, and so is part of what is
-// saved. To stay awake after all: SetGate(GateOpen), then Connect.
+// What was in the veth's or the packet socket's queue is handled by the sandbox
+// within the quiet window, and so is part of what is saved. Who was heard in
+// that time would wait for an answer that sleeps, and so would the peer of a
+// sandbox whose own data was cut off: its retransmission sleeps, too
+// ([Link.Unsaid]). To stay awake after all: SetGate(GateOpen), then Connect.
 //
 // To wake:
 //

@@ -53,8 +53,6 @@ var (
 	ErrShared = errors.New("the pod's namespace already holds another workload's link")
 	// ErrNoGate: the gate's table is not there, or is not as this package makes it.
 	ErrNoGate = errors.New("the gate is not in place")
-	// ErrNotCut: the operation needs a gate that is held or parked.
-	ErrNotCut = errors.New("the gate is open")
 )
 
 // ErrMesh says that P holds somebody else's nat or mark rules, which the gate's

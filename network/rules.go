@@ -14,12 +14,13 @@ import (
 // Names of the gate's named objects.
 const (
 	counterActivity = "activity"
-	counterCut      = "cut"
+	counterUnsaid   = "unsaid"
 	counterSpoofed  = "spoofed"
 
 	chainFromSandbox = "from-sandbox"
 	chainToSandbox   = "to-sandbox"
 	chainActivity    = "activity"
+	chainUnsaid      = "unsaid"
 	chainProxied     = "proxied"
 	chainLadder      = "ladder"
 
@@ -50,7 +51,7 @@ func newRuleset(primary string, forwarded bool, g Gate) *ruleset {
 		},
 	}
 	r.chains = []chain{
-		r.activity(), proxied(), ladder(),
+		r.activity(chainActivity, counterActivity), r.activity(chainUnsaid, counterActivity, counterUnsaid), proxied(), ladder(),
 		r.fromSandbox(g), r.toSandbox(g),
 		r.prerouting(primary), forward(primary, forwarded), output(g),
 	}
@@ -72,16 +73,17 @@ func (r *ruleset) prerouting(primary string) chain {
 func (r *ruleset) fromSandbox(g Gate) chain {
 	c := chain{name: chainFromSandbox, rules: []rule{
 		when("to the link's own address", isIPv4(), toAddress(gateway4), goTo(chainLadder)),
-	}}
-	c.rules = append(c.rules,
 		when("no IPv6 yet", notIPv4(), count(counterSpoofed), drop()),
 		when("spoofed", notInSet(sourceOffset, r.addresses), count(counterSpoofed), drop()),
-		when("activity", jump(chainActivity)), // of what is cut, too: the sandbox wants to say something
-	)
+	}}
 	if g.Position != GateOpen {
-		c.rules = append(c.rules, when("cut", count(counterCut), drop()))
+		c.rules = append(c.rules, when("unsaid", jump(chainUnsaid)), when("cut", drop()))
+		return c
 	}
-	c.rules = append(c.rules, when("of P's sockets", ofSocket(expr.SocketKeyTransparent), jump(chainProxied)))
+	c.rules = append(c.rules,
+		when("activity", jump(chainActivity)),
+		when("of P's sockets", ofSocket(expr.SocketKeyTransparent), jump(chainProxied)),
+	)
 	return c
 }
 
@@ -134,13 +136,17 @@ func ladder() chain {
 // data. Not bare ACKs, nor keep-alives with the one byte that some stacks send
 // (a byte of real data has PSH). Most packets of a busy connection are long and
 // decided by the first two comparisons.
-func (r *ruleset) activity() chain {
-	return chain{name: chainActivity, rules: []rule{
-		when("datagram", protocol(unix.IPPROTO_UDP), count(counterActivity), leave()),
+func (r *ruleset) activity(name string, counters ...string) chain {
+	var counted []expr.Any
+	for _, c := range counters {
+		counted = append(counted, count(c)...)
+	}
+	return chain{name: name, rules: []rule{
+		when("datagram", protocol(unix.IPPROTO_UDP), counted, leave()),
 		when("neither", notProtocol(unix.IPPROTO_TCP), leave()),
-		when("long", longer(ipv4Header+longestTCP+1), count(counterActivity), leave()),
-		when("opens, closes or pushes", tcpFlags(fin|syn|psh, expr.CmpOpNeq, 0), count(counterActivity), leave()),
-		when("data", sizedNotIn(r.empty), count(counterActivity)),
+		when("long", longer(ipv4Header+longestTCP+1), counted, leave()),
+		when("opens, closes or pushes", tcpFlags(fin|syn|psh, expr.CmpOpNeq, 0), counted, leave()),
+		when("data", sizedNotIn(r.empty), counted),
 	}}
 }
 
@@ -166,7 +172,7 @@ func output(g Gate) chain {
 // kept, so the counters go on.
 func (r *ruleset) write(c *nftables.Conn, addresses []netip.Addr, ports []uint16) error {
 	c.AddTable(r.table)
-	for _, name := range []string{counterActivity, counterCut, counterSpoofed} {
+	for _, name := range []string{counterActivity, counterUnsaid, counterSpoofed} {
 		c.AddObj(&nftables.CounterObj{Table: r.table, Name: name})
 	}
 	if err := r.writeSets(c, addresses, ports); err != nil {
