@@ -37,9 +37,6 @@ func (w *Workload) closeGate(ctx context.Context, ports []uint16) error {
 		w.opts.Log.Debug("the gate parks", "reason", err)
 		position = network.GateParked
 	}
-	if err := w.link.Disconnect(ctx); err != nil { // first: nothing comes in that could not be answered
-		return err
-	}
 	return w.setGate(ctx, network.Gate{Position: position, Ports: ports})
 }
 
@@ -48,9 +45,17 @@ func (w *Workload) setGate(ctx context.Context, g network.Gate) error {
 		return fmt.Errorf("gate %v: %w", g.Position, err)
 	}
 	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.cut.flip(w.opts.Now(), w.gate, g.Position)
 	w.gate = g.Position.String()
-	w.mu.Unlock()
 	return nil
+}
+
+// disconnect has the kernel keep what comes for the sandbox.
+func (w *Workload) disconnect(ctx context.Context) error {
+	w.gateMu.Lock()
+	defer w.gateMu.Unlock()
+	return w.link.Disconnect(ctx)
 }
 
 // offer opens listeners on ports and hands them to the daemon. The caller holds gateMu.

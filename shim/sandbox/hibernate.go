@@ -119,6 +119,9 @@ func (w *Workload) descend(t *transition, u *undo.Stack) error {
 			if err = w.sameRunsc(ctx); err != nil {
 				return err
 			}
+			if err = w.recovered(ctx, before); err != nil {
+				return err
+			}
 			ports, err = w.learnPorts(ctx)
 			return err
 		}},
@@ -139,7 +142,12 @@ func (w *Workload) descend(t *transition, u *undo.Stack) error {
 			sealed, err = incoming.Seal(ctx)
 			return err
 		}},
-		{"commit", func(ctx context.Context) error { return w.commit(ctx, incoming, sealed) }},
+		{"commit", func(ctx context.Context) error {
+			if err := w.idleSince(ctx, before); err != nil { // its timers go on in a pause: it says again what was lost
+				return err
+			}
+			return w.commit(ctx, incoming, sealed)
+		}},
 	}
 	for _, s := range steps {
 		if err := t.step(s.name, s.run); err != nil {
@@ -158,8 +166,8 @@ func (w *Workload) resumeSandbox(ctx context.Context) error {
 	return err
 }
 
-// quiesce closes the gate both ways. From here on the kernel keeps what peers send, the proxy holds new connections,
-// and either of them ends the hibernation.
+// quiesce stops the traffic both ways: what comes in first, so that answers still get out, then the rest. From here on
+// the kernel keeps what peers send, the proxy holds new connections, and either of them ends the hibernation.
 func (w *Workload) quiesce(ctx context.Context, t *transition, ports []uint16, before network.Counters, u *undo.Stack) error {
 	w.mu.Lock()
 	w.ports = ports
@@ -169,7 +177,7 @@ func (w *Workload) quiesce(ctx context.Context, t *transition, ports []uint16, b
 	}
 	u.Push("gate", w.openGate)
 	w.watchPackets()
-	if err := w.closeGate(ctx, ports); err != nil {
+	if err := w.disconnect(ctx); err != nil {
 		return err
 	}
 	quiet, cancel := context.WithTimeoutCause(ctx, quietWithin, errNotQuiet)
@@ -180,18 +188,10 @@ func (w *Workload) quiesce(ctx context.Context, t *transition, ports []uint16, b
 		}
 		return err
 	}
-	return w.idleSince(ctx, before)
-}
-
-// idleSince looks that nobody used the workload since before was counted. What came before the gate closed was
-// acknowledged, so its sender would wait for the answer of a sandbox that sleeps; and so would the peer that the
-// sandbox itself has sent something which the gate has cut.
-func (w *Workload) idleSince(ctx context.Context, before network.Counters) error {
-	now, err := w.traffic(ctx)
-	if err == nil && now != before {
-		err = fmt.Errorf("%w (%d packets while it went to sleep)", ErrActivity, now.Packets-before.Packets)
+	if err := w.closeGate(ctx, ports); err != nil {
+		return err
 	}
-	return err
+	return w.idleSince(ctx, before)
 }
 
 var errNotQuiet = fmt.Errorf("the sandbox did not stop sending within %v: %w", quietWithin, ErrActivity)
