@@ -64,7 +64,7 @@ func (a API) WhyAwake(_ context.Context, req *daemonv1.WhyAwakeRequest) (*daemon
 	if ok {
 		resp.Reasons = append(resp.Reasons, reasons(j)...)
 	} else if resp.GetState() == idle.Awake {
-		resp.Reasons = append(resp.Reasons, &shimv1.Reason{Code: string(idle.Fresh), Detail: "hibernated has only just found it"})
+		resp.Reasons = append(resp.Reasons, &shimv1.Reason{Code: "unwatched", Detail: "hibernated has only just found it"})
 	}
 	return resp, nil
 }

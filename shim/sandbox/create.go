@@ -155,7 +155,7 @@ func (w *Workload) openSnapshots(_ context.Context, _ CreateRequest, u *undo.Sta
 		return fmt.Errorf("snapshots: %w", err)
 	}
 	w.local = local
-	u.Push("snapshots", func(context.Context) error { return local.Close() })
+	u.Push("snapshots", func(context.Context) error { return errors.Join(local.RemoveUnused(), local.Close()) })
 	return nil
 }
 
