@@ -29,9 +29,9 @@ func TestCreate(t *testing.T) {
 		{name: "node", annotation: [2]string{"runsc", "/bin/true"}, words: []string{"io.containerd.hibernate/runsc", "may not change"}},
 		{name: "file", config: [2]string{"idle-time", `"1h"`}, words: []string{"file.toml", "idle-time", "did you mean idle-timeout?"}},
 		{name: "type", config: [2]string{"idle-timeout", "[]"}, words: []string{"type.toml", "idle-timeout"}},
-		{name: "no-runsc", config: [2]string{"runsc", `"/nonexistent/runsc"`}, words: []string{"/nonexistent/runsc", "runsc"}},
-		{name: "no-runsc-in-path", config: [2]string{"runsc", `"runsc-of-nobody"`}, words: []string{"runsc-of-nobody", "PATH"}},
-		{name: "no-helper", config: [2]string{"helper", `"/nonexistent/helper"`}, words: []string{"/nonexistent/helper", "helper"}},
+		{name: "no-runsc", config: [2]string{"runsc", `"/nonexistent/runsc"`}, words: []string{"/nonexistent/runsc", "install it", "key runsc"}},
+		{name: "no-runsc-in-path", config: [2]string{"runsc", `"runsc-of-nobody"`}, words: []string{"runsc-of-nobody", "PATH", "install it"}},
+		{name: "no-helper", config: [2]string{"helper", `"/nonexistent/helper"`}, words: []string{"/nonexistent/helper", "install it", "key helper"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			n := n.on(t)

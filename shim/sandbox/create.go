@@ -89,10 +89,10 @@ func newWorkload(opts Options, settings *config.Config, spec *specs.Spec) *Workl
 func (w *Workload) findPrograms(_ context.Context, _ CreateRequest, _ *undo.Stack) error {
 	path, err := w.config.RunscPath()
 	if err != nil {
-		return err
+		return fmt.Errorf("no runsc: %w; install it, or give its path by the key runsc", err)
 	}
 	if w.helper, err = w.config.HelperPath(); err != nil {
-		return err
+		return fmt.Errorf("no helper: %w; install it beside the shim, or give its path by the key helper", err)
 	}
 	w.runsc = &runsc.Client{
 		Path: path, Root: filepath.Join(w.config.RunscRoot(), w.opts.Namespace), Flags: w.runscFlags(),
