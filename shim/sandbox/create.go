@@ -71,6 +71,7 @@ func Create(ctx context.Context, opts Options, req CreateRequest) (w *Workload, 
 		}
 	}
 	u.Release()
+	w.watchHolder()
 	return w, nil
 }
 

@@ -38,6 +38,27 @@ func (w *Workload) sandboxExited(generation int, e reap.Exit) {
 	}
 }
 
+// watchHolder ends the container when somebody kills the process that containerd knows as its own.
+func (w *Workload) watchHolder() {
+	exits := w.opts.Exits.Watch(w.holder.Pid)
+	go func() {
+		<-exits
+		w.mu.Lock()
+		c := w.root()
+		over := c.state == lifecycle.Stopped || c.state == lifecycle.Deleted
+		w.mu.Unlock()
+		if over { // it was Delete
+			return
+		}
+		w.opts.Log.Warn("the holder process was killed: the container ends", "pid", w.holder.Pid)
+		ctx, cancel := context.WithTimeout(context.Background(), undoTimeout)
+		defer cancel()
+		if err := w.killNow(ctx); err != nil {
+			w.opts.Log.Error("kill", "error", err)
+		}
+	}()
+}
+
 // settleTime is how long an exit waits for its streams to end. They end at once where somebody reads them.
 const settleTime = 100 * time.Millisecond
 
@@ -66,6 +87,7 @@ func (w *Workload) containerEnded(status uint32, at time.Time) {
 		w.mu.Unlock()
 		return
 	}
+	keep := c.state == lifecycle.Created && w.state != lifecycle.Awake // what an earlier shim left sleeps on
 	c.state, c.exit = next, Exit{Status: status, At: at}
 	starting := c.starting
 	if err := w.move(lifecycle.End, nil); err != nil {
@@ -82,7 +104,7 @@ func (w *Workload) containerEnded(status uint32, at time.Time) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), undoTimeout)
 	defer cancel()
-	w.release(ctx, c)
+	w.release(ctx, c, keep)
 	if starting != nil { // the end is told after the start
 		<-starting
 	}
@@ -92,15 +114,20 @@ func (w *Workload) containerEnded(status uint32, at time.Time) {
 	close(c.ended)
 }
 
-// release frees what a container that has ended no longer needs: its sandbox, its link and its snapshots.
-func (w *Workload) release(ctx context.Context, c *Container) {
+// release frees what a container that has ended no longer needs: its sandbox, its link and, unless keep, its snapshots.
+func (w *Workload) release(ctx context.Context, c *Container, keep bool) {
 	for _, act := range []struct {
 		what string
 		do   func(context.Context) error
 	}{
 		{"sandbox", w.freeSandbox},
 		{"network", w.removeLink},
-		{"snapshots", func(context.Context) error { return w.local.Remove() }},
+		{"snapshots", func(context.Context) error {
+			if keep {
+				return nil
+			}
+			return w.local.Remove()
+		}},
 	} {
 		if err := act.do(ctx); err != nil {
 			w.opts.Log.Error("clean up", "what", act.what, "error", err)

@@ -22,7 +22,7 @@ func (w *Workload) Start(ctx context.Context) error {
 	w.mu.Lock()
 	c := w.root()
 	_, err := c.state.Next(lifecycle.Start)
-	asleep := w.state == lifecycle.Asleep
+	asleep := w.state == lifecycle.Asleep || w.state == lifecycle.Blocked
 	told := make(chan struct{})
 	if err == nil {
 		c.starting = told
@@ -60,7 +60,7 @@ func (w *Workload) launchInit(ctx context.Context, asleep bool) error {
 	if !asleep {
 		return w.startFresh(ctx)
 	}
-	_, err := w.Wake(ctx, "start", "")
+	_, err := w.Wake(ctx, byStart, "")
 	return err
 }
 
@@ -137,31 +137,39 @@ func (w *Workload) leaveLink(ctx context.Context, why *shimv1.Reason) error {
 }
 
 // findEarlier looks for what an earlier shim of this container left: a snapshot to restore at Start, or a loss to tell.
+// One that can't be read is adopted, too: Start then follows the policy.
 func (w *Workload) findEarlier(_ context.Context, _ CreateRequest, _ *undo.Stack) error {
 	head, err := w.local.Head()
-	if errors.Is(err, snapshot.ErrNoHead) {
+	switch {
+	case errors.Is(err, snapshot.ErrNoHead):
 		return nil
-	}
-	if errors.Is(err, snapshot.ErrCorrupt) {
-		w.opts.Log.Error("the head of the snapshots is damaged: they are set aside, none is restored", "error", err)
-		return w.local.QuarantineHead(err.Error())
-	}
-	if err != nil {
+	case errors.Is(err, snapshot.ErrCorrupt):
+		w.opts.Log.Error("the head of an earlier shim's snapshots is damaged", "error", err)
+		w.state = lifecycle.Asleep
+		return nil
+	case err != nil:
 		return err
-	}
-	switch head.State {
-	case snapshot.Awake:
-		w.opts.Log.Warn("an earlier shim of this container ended while it was awake: that state is lost")
-	case snapshot.Asleep:
+	case head.State == snapshot.Asleep:
 		return w.adoptSnapshot()
+	case head.State == snapshot.Awake:
+		w.lose("an earlier shim of this container ended while it was awake: that state is lost")
 	}
 	return nil
+}
+
+// lose tells of state that won't be restored, in the log and in Status.
+func (w *Workload) lose(why string) {
+	w.opts.Log.Warn("cold start", "reason", why)
+	w.last.wake = &shimv1.Transition{
+		Id: newID(), Kind: "wake", Reason: byStart, Outcome: "cold-started", Detail: why, StartedUnixMs: w.opts.Now().UnixMilli(),
+	}
 }
 
 func (w *Workload) adoptSnapshot() error {
 	s, err := w.local.Current()
 	if err != nil {
 		w.opts.Log.Error("the snapshot of an earlier shim can't be used", "error", err)
+		w.state = lifecycle.Asleep
 		return nil
 	}
 	digest, err := snapshot.SpecDigest(w.spec)
@@ -170,7 +178,7 @@ func (w *Workload) adoptSnapshot() error {
 	}
 	if m := s.Manifest(); digest != m.SpecDigest {
 		why := fmt.Sprintf("the container's specification changed: %v", w.changedFields(m))
-		w.opts.Log.Warn("cold start", "reason", why)
+		w.lose(why)
 		return w.local.Quarantine(s, why)
 	}
 	w.state, w.saved = lifecycle.Asleep, saved{sequence: s.Manifest().Sequence, bytes: s.Size()}
