@@ -277,6 +277,9 @@ func (w *Workload) coldStart(t *transition, why error) {
 		if err := w.local.SetState(ctx, snapshot.Awake); err != nil {
 			return err
 		}
+		if err := w.prepareInner(ctx); err != nil {
+			return err
+		}
 		if err := w.bootOnce(ctx); err != nil {
 			return err
 		}
