@@ -75,7 +75,10 @@ func Cleanup(ctx context.Context, bundle string, runner runsc.Runner) (Leftover,
 	}
 	errs = append(errs, err, removeFilestores(s.Rootfs), mount.UnmountRecursive(s.Rootfs, unix.MNT_DETACH),
 		handover.RemoveRecord(s.RunDir, s.Namespace, s.ID))
-	return left, errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil {
+		return left, err
+	}
+	return left, client.RemoveRoot()
 }
 
 // cleanupDelete bounds runsc's part of Cleanup: containerd waits five seconds for all of it.

@@ -96,7 +96,7 @@ func (w *Workload) findPrograms(_ context.Context, _ CreateRequest, _ *undo.Stac
 		return fmt.Errorf("no helper: %w; install it beside the shim, or give its path by the key helper", err)
 	}
 	w.runsc = &runsc.Client{
-		Path: path, Root: filepath.Join(w.config.RunscRoot(), w.opts.Namespace), Flags: w.runscFlags(),
+		Path: path, Root: w.runscRoot(), Flags: w.runscFlags(),
 		LogDir: w.places.logs(), CacheDir: w.config.RunDir, Runner: w.opts.Runner,
 	}
 	return nil
@@ -112,6 +112,7 @@ func (w *Workload) makePlaces(_ context.Context, _ CreateRequest, u *undo.Stack)
 	if err := os.MkdirAll(w.runsc.Root, 0o700); err != nil {
 		return fmt.Errorf("runsc's root: %w", err)
 	}
+	u.Push("runsc's root", func(context.Context) error { return w.runsc.RemoveRoot() })
 	w.gatherFacts()
 	return w.config.Save(w.places.settings())
 }

@@ -2,6 +2,8 @@ package sandbox
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -75,6 +77,13 @@ func bornInside(l *specs.Linux) bool {
 	}
 	r := l.Resources
 	return (r.Memory == nil || r.Memory.Limit == nil) && (r.CPU == nil || r.CPU.Quota == nil && r.CPU.Cpus == "")
+}
+
+// runscRoot is a directory of the workload's own. runsc takes an id for the beginning of one: in a root with others, web
+// could be web-2. The name is short, since the path of the sandbox's socket, with a long id, has no more than 107 bytes.
+func (w *Workload) runscRoot() string {
+	sum := sha256.Sum256([]byte(w.opts.Namespace + "/" + w.opts.ID))
+	return filepath.Join(w.config.RunscRoot(), hex.EncodeToString(sum[:5]))
 }
 
 // makeInner makes the sandbox's own network namespace, or says why the sandbox runs in the pod's.

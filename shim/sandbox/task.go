@@ -222,5 +222,8 @@ func (w *Workload) dismantle(ctx context.Context) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
+	if err := w.runsc.RemoveRoot(); err != nil {
+		return err
+	}
 	return os.Remove(w.places.state()) // nothing is left for `delete`, which containerd calls in any case
 }
