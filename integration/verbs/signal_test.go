@@ -107,3 +107,19 @@ func testRemove(t *testing.T, n *node) {
 		})
 	}
 }
+
+// A container whose id is the beginning of another's is that container, asleep and awake.
+func testIDBegins(t *testing.T, n *node) {
+	for _, id := range []string{"web", "web-2"} {
+		n.detached(shell(id, "while :; do sleep 1; done"))
+	}
+	n.sleep("web")
+	if r := n.exec("", "web-2", "x", "echo here"); r.stdout != "here\n" {
+		t.Errorf("exec: %s", r.stderr)
+	}
+	n.must("tasks", "kill", "--signal", "SIGKILL", "web")
+	n.must("tasks", "delete", "web")
+	if r := n.exec("", "web-2", "y", "echo here"); r.stdout != "here\n" {
+		t.Errorf("exec after the other's end: %s", r.stderr)
+	}
+}

@@ -44,6 +44,7 @@ func TestVerbs(t *testing.T) {
 		{"signals", testSignals},
 		{"other-signals", testOtherSignals},
 		{"remove", testRemove},
+		{"id-begins", testIDBegins},
 		{"looks-running", testLooksRunning},
 		{"pause", testPause},
 		{"limits", testLimits},
