@@ -81,11 +81,9 @@ func (w *Workload) freeSandbox(ctx context.Context) error {
 	}
 	w.sandboxPid = 0
 	w.mu.Unlock()
-	err := w.runsc.Delete(ctx, w.opts.ID, true)
-	if err != nil { // runsc could not; the process itself must go all the same
-		err = errors.Join(err, sandbox.kill())
-	}
-	return errors.Join(err, removeFilestores(w.spec.Root.Path))
+	// Its memory is freed while runsc starts, and goes even if runsc can't.
+	err := errors.Join(sandbox.kill(), w.runsc.Delete(ctx, w.opts.ID, true))
+	return errors.Join(err, removeTraces(w.runsc.Root, w.opts.ID), removeFilestores(w.spec.Root.Path))
 }
 
 // removeFilestores removes the backing file of the sandbox's writable layer: with one in place the next create is

@@ -219,12 +219,20 @@ func (w *Workload) awake(t *transition, outcome, detail string) {
 	w.unwatchPackets()
 	w.endTransition(t, lifecycle.Woke, outcome, detail, nil)
 	w.background.Go(func() {
-		w.climb(t)
 		if err := w.saveState(); err != nil {
 			w.opts.Log.Warn("state file", "error", err)
 		}
+		select {
+		case <-time.After(ladderAfter):
+			w.climb(t)
+		case <-w.root().ended:
+		}
 	})
 }
+
+// ladderAfter lets the first answers out before the checks, which take processor time from a sandbox that has just
+// begun to fault its memory in.
+const ladderAfter = 50 * time.Millisecond
 
 // ladderTimeout bounds the checks after a restore; they never undo one.
 const ladderTimeout = 2 * time.Second
