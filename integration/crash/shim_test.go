@@ -72,7 +72,7 @@ func TestDeleteBeforeStartKeepsTheSleeper(t *testing.T) {
 	if err == nil {
 		t.Fatal("a pid file in no directory was written")
 	}
-	_, err = w.Ctr(a.ctx(), "tasks", "delete", a.id)
+	_, err = w.Ctr(a.ctx(), "tasks", "delete", "--force", a.id)
 	a.must(err)
 	a.again()
 	a.goesOn()
