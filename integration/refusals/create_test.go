@@ -143,6 +143,9 @@ func (n *node) wakesOther(id, policy string) {
 	if r.code != 0 || !strings.Contains(r.stdout, "cold-started") || !strings.Contains(r.stdout, "runsc one, this is three") {
 		n.t.Errorf("wake: status %d: %s%s", r.code, r.stdout, r.stderr)
 	}
+	if kept, err := filepath.Glob(filepath.Join(n.DataDir(), "*", "*", "quarantine", "1-*.json")); err != nil || len(kept) != 1 {
+		n.t.Errorf("the snapshot that was not used is kept in %v, %v", kept, err)
+	}
 	began := time.Now()
 	for {
 		if out, err := n.Exec(n.context(), id, "echo", "runs"); err == nil && out == "runs\n" {

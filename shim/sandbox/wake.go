@@ -281,6 +281,7 @@ func (w *Workload) check(ctx context.Context, t *transition) []network.Rung {
 func (w *Workload) coldStart(t *transition, why error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), coldStartTimeout)
 	defer cancel()
+	w.keepUnused(why)
 	err := t.always("cold-start", func() error {
 		if err := w.local.SetState(ctx, snapshot.Awake); err != nil {
 			return err
@@ -302,6 +303,21 @@ func (w *Workload) coldStart(t *transition, why error) {
 	_ = w.discard(t)
 	w.endTransition(t, lifecycle.Block, "failed", err.Error(), err)
 	w.containerEnded(failedStatus, w.opts.Now())
+}
+
+// keepUnused sets a snapshot aside that was not restored though it may be intact, as one of another runsc: the next
+// hibernation would replace it.
+func (w *Workload) keepUnused(why error) {
+	s, err := w.local.Current()
+	if errors.Is(err, snapshot.ErrNone) {
+		return // it is set aside already
+	}
+	if err == nil {
+		err = w.local.Quarantine(s, why.Error())
+	}
+	if err != nil {
+		w.opts.Log.Error("a snapshot that was not restored could not be set aside", "error", err)
+	}
 }
 
 const (
