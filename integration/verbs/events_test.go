@@ -125,6 +125,7 @@ func (n *node) withHooks(id, record string) string {
 	}
 	spec.Root.Path = rootfs
 	spec.Hooks = &specs.Hooks{
+		//lint:ignore SA1019 prestart is deprecated, and still what older engines send
 		Prestart: hook("prestart"), CreateRuntime: hook("createRuntime"), Poststart: hook("poststart"), Poststop: hook("poststop"),
 	}
 	data, err := json.Marshal(spec)
