@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
 	"github.com/hibernate-runtime/hibernate/internal/undo"
 	"github.com/hibernate-runtime/hibernate/network"
@@ -105,27 +107,22 @@ func (w *Workload) descend(t *transition, u *undo.Stack) error {
 	if err != nil {
 		return err
 	}
-	var ports []uint16
 	var incoming *snapshot.Incoming
 	var sealed snapshot.Sealed
 	steps := []struct {
 		name string
 		run  func(context.Context) error
 	}{
-		{"guard", func(ctx context.Context) (err error) {
-			if err = w.checkSpace(); err != nil {
+		{"guard", func(ctx context.Context) error {
+			if err := w.checkSpace(); err != nil {
 				return err
 			}
-			if err = w.sameRunsc(ctx); err != nil {
+			if err := w.sameRunsc(ctx); err != nil {
 				return err
 			}
-			if err = w.recovered(ctx, before); err != nil {
-				return err
-			}
-			ports, err = w.learnPorts(ctx)
-			return err
+			return w.recovered(ctx, before)
 		}},
-		{"quiesce", func(ctx context.Context) error { return w.quiesce(ctx, t, ports, before, u) }},
+		{"quiesce", func(ctx context.Context) error { return w.quiesce(ctx, t, before, u) }},
 		{"pause", func(ctx context.Context) error {
 			u.Push("resume", w.resumeSandbox)
 			return w.runsc.Pause(ctx, w.opts.ID)
@@ -167,31 +164,52 @@ func (w *Workload) resumeSandbox(ctx context.Context) error {
 }
 
 // quiesce stops the traffic both ways: what comes in first, so that answers still get out, then the rest. From here on
-// the kernel keeps what peers send, the proxy holds new connections, and either of them ends the hibernation.
-func (w *Workload) quiesce(ctx context.Context, t *transition, ports []uint16, before network.Counters, u *undo.Stack) error {
-	w.mu.Lock()
-	w.ports = ports
-	w.mu.Unlock()
+// the kernel keeps what peers send, the proxy holds new connections, and either of them ends the hibernation. The ports
+// to hold are learned in the time that it has to be quiet anyway.
+func (w *Workload) quiesce(ctx context.Context, t *transition, before network.Counters, u *undo.Stack) error {
 	if w.link == nil {
-		return nil
+		_, err := w.findPorts(ctx)
+		return err
 	}
 	u.Push("gate", w.openGate)
 	w.watchPackets()
 	if err := w.disconnect(ctx); err != nil {
 		return err
 	}
-	quiet, cancel := context.WithTimeoutCause(ctx, quietWithin, errNotQuiet)
-	defer cancel()
-	if err := w.link.Quiet(quiet, quietFor); err != nil {
-		if t.ctx.Err() == nil && quiet.Err() != nil {
-			return errNotQuiet
-		}
+	var ports []uint16
+	g, both := errgroup.WithContext(ctx)
+	g.Go(func() error { return w.awaitQuiet(both, t) })
+	g.Go(func() (err error) { ports, err = w.findPorts(both); return err })
+	if err := g.Wait(); err != nil {
 		return err
 	}
 	if err := w.closeGate(ctx, ports); err != nil {
 		return err
 	}
 	return w.idleSince(ctx, before)
+}
+
+// findPorts learns the ports and keeps them.
+func (w *Workload) findPorts(ctx context.Context) ([]uint16, error) {
+	ports, err := w.learnPorts(ctx)
+	if err != nil {
+		return nil, err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ports = ports
+	return ports, nil
+}
+
+// awaitQuiet waits until nothing is under way inside any more.
+func (w *Workload) awaitQuiet(ctx context.Context, t *transition) error {
+	quiet, cancel := context.WithTimeoutCause(ctx, quietWithin, errNotQuiet)
+	defer cancel()
+	err := w.link.Quiet(quiet, quietFor)
+	if err != nil && t.ctx.Err() == nil && quiet.Err() != nil {
+		return errNotQuiet
+	}
+	return err
 }
 
 var errNotQuiet = fmt.Errorf("the sandbox did not stop sending within %v: %w", quietWithin, ErrActivity)
