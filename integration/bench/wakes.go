@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
@@ -17,6 +18,8 @@ type pair struct {
 
 	wakeRaw, wakeNew, wakeOld, sleepRaw, sleepOurs samples
 	stages                                         map[string]*samples // by transition and step
+	slowest                                        time.Duration
+	why                                            string // the slowest wake took so long
 }
 
 func newPair(ctx context.Context, b *bench, id string, mib int) (*pair, error) {
@@ -111,6 +114,9 @@ func (p *pair) measureSleep(ctx context.Context) error {
 // noteWake keeps the steps' times, and what the client saw before the wake began and after its gate was open.
 func (p *pair) noteWake(kind string, t *shimv1.Transition, began time.Time, took time.Duration) {
 	p.note(kind, t)
+	if took > p.slowest {
+		p.slowest, p.why = took, fmt.Sprintf("%s: %v", kind, t)
+	}
 	before := float64(t.GetStartedUnixMs()-began.UnixMilli()) + 0.5 // the start is known in whole milliseconds
 	p.stage(kind+"/before", before)
 	for _, s := range t.GetSteps() {
@@ -198,4 +204,5 @@ func (p *pair) tell(b *bench) {
 		b.add(f.name+at, f.of.median(), "ms", "", len(f.of))
 	}
 	b.tellStages(p)
+	fmt.Fprintf(os.Stderr, "bench: the slowest wake with %d MiB took %.0f ms; %s\n", p.mib, milliseconds(p.slowest), p.why)
 }
