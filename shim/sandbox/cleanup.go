@@ -73,7 +73,7 @@ func Cleanup(ctx context.Context, bundle string, runner runsc.Runner) (Leftover,
 	case errors.Is(err, cgroup.ErrGone):
 		err = nil
 	}
-	errs = append(errs, err, removeFilestores(s.Rootfs), mount.UnmountRecursive(s.Rootfs, unix.MNT_DETACH),
+	errs = append(errs, err, removeTraces(s.RunscRoot, s.ID), removeFilestores(s.Rootfs), mount.UnmountRecursive(s.Rootfs, unix.MNT_DETACH),
 		handover.RemoveRecord(s.RunDir, s.Namespace, s.ID))
 	if err := errors.Join(errs...); err != nil {
 		return left, err

@@ -42,3 +42,15 @@ func isCommand(arguments []byte, root, id string) bool {
 	}
 	return has("--root="+root) && has(id)
 }
+
+// removeTraces removes the files of a sandbox that runsc itself doesn't know any more: those of one whose creation was cut
+// short, of which `runsc delete` finds no state. No sandbox of that id may run.
+func removeTraces(root, id string) error {
+	var errs []error
+	for _, name := range []string{"runsc-" + id + ".sock", id + "_sandbox:" + id + ".state", id + "_sandbox:" + id + ".lock"} {
+		if err := os.Remove(filepath.Join(root, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
