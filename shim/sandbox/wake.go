@@ -308,9 +308,12 @@ func (w *Workload) coldStart(t *transition, why error) {
 // keepUnused sets a snapshot aside that was not restored though it may be intact, as one of another runsc: the next
 // hibernation would replace it.
 func (w *Workload) keepUnused(why error) {
+	if errors.Is(why, snapshot.ErrCorrupt) { // it is set aside already
+		return
+	}
 	s, err := w.local.Current()
 	if errors.Is(err, snapshot.ErrNone) {
-		return // it is set aside already
+		return
 	}
 	if err == nil {
 		err = w.local.Quarantine(s, why.Error())
