@@ -2,7 +2,6 @@ package sandbox
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/containerd/containerd/api/events"
@@ -89,7 +88,7 @@ func (w *Workload) containerEnded(status uint32, at time.Time) {
 	}
 	keep := c.state == lifecycle.Created && w.state != lifecycle.Awake // what an earlier shim left sleeps on
 	c.state, c.exit = next, Exit{Status: status, At: at}
-	starting := c.starting
+	starting, t := c.starting, w.transition
 	if err := w.move(lifecycle.End, nil); err != nil {
 		w.opts.Log.Error("lifecycle", "error", err)
 	}
@@ -98,6 +97,10 @@ func (w *Workload) containerEnded(status uint32, at time.Time) {
 		execs = append(execs, e)
 	}
 	w.mu.Unlock()
+	if t != nil { // it has nothing to end in any more, and must not use what is freed below
+		t.cancel(ErrKilled)
+		<-t.done
+	}
 	w.unwatchPackets()
 	for _, e := range execs {
 		w.execEnded(c, e, killedStatus)
@@ -149,6 +152,5 @@ func (w *Workload) removeLink(ctx context.Context) error {
 		_ = f.Close()
 		delete(w.listeners, port)
 	}
-	err := w.link.Remove(ctx)
-	return errors.Join(err, w.link.Close())
+	return w.link.Remove(ctx) // it is closed in the end: checks of it may still be under way
 }

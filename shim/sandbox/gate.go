@@ -21,6 +21,9 @@ func (w *Workload) openGate(ctx context.Context) error {
 	}
 	w.gateMu.Lock()
 	defer w.gateMu.Unlock()
+	if w.removed {
+		return nil
+	}
 	if err := w.setGate(ctx, network.Gate{Position: network.GateOpen}); err != nil {
 		return err
 	}
@@ -153,7 +156,7 @@ func (w *Workload) DaemonDown() {
 	ports, gate := w.ports, w.gate
 	w.mu.Unlock()
 	var err error
-	if gate == network.GateHeld.String() {
+	if gate == network.GateHeld.String() && !w.removed {
 		err = w.setGate(ctx, network.Gate{Position: network.GateParked, Ports: ports})
 	}
 	w.gateMu.Unlock()

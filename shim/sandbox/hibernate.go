@@ -59,6 +59,10 @@ func (w *Workload) Hibernate(ctx context.Context, why string, manual bool) (*shi
 
 // begin starts a transition. The caller holds w.mu.
 func (w *Workload) begin(e lifecycle.WorkloadEvent, t *transition) (*transition, error) {
+	if w.killed {
+		t.cancel(ErrKilled)
+		return nil, ErrKilled
+	}
 	if err := w.move(e, nil); err != nil {
 		t.cancel(err)
 		return nil, err
@@ -277,7 +281,7 @@ func (w *Workload) endTransition(t *transition, e lifecycle.WorkloadEvent, outco
 	w.mu.Lock()
 	w.transition = nil
 	w.count(record)
-	if e := w.move(e, record); e != nil {
+	if e := w.move(e, record); e != nil && w.state != lifecycle.Ended {
 		w.opts.Log.Error("lifecycle", "error", e)
 	}
 	w.mu.Unlock()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"syscall"
+	"time"
 
 	"github.com/hibernate-runtime/hibernate/internal/config"
 	"github.com/hibernate-runtime/hibernate/runsc"
@@ -31,48 +32,63 @@ func (w *Workload) Kill(ctx context.Context, id, exec string, signal syscall.Sig
 	return w.signal(ctx, signal, all)
 }
 
-// killNow ends the container whatever it is doing.
+// killNow ends the container whatever it is doing, and returns when it has ended. What it began goes on when ctx ends:
+// a transition that was cut through has nothing to go back to.
 func (w *Workload) killNow(ctx context.Context) error {
-	for {
-		w.mu.Lock()
-		state, t, started := w.state, w.transition, w.root().state != lifecycle.Created
-		w.mu.Unlock()
-		switch {
-		case t != nil:
-			t.cancel(ErrKilled)
-			if _, err := t.result(ctx); ctx.Err() != nil {
-				return err
-			}
-			if t.record.GetKind() == "wake" && t.err == nil {
-				continue // it woke before the kill came through
-			}
-			return w.endKilled(ctx)
-		case state == lifecycle.Ended:
-			return nil
-		case state == lifecycle.Awake && started:
-			err := w.runsc.Kill(ctx, w.opts.ID, runsc.KillOptions{Signal: syscall.SIGKILL, All: true})
-			if err == nil || errors.Is(err, runsc.ErrNotRunning) && w.ended() {
-				return nil
-			}
-			w.opts.Log.Warn("kill", "error", err) // a stuck or paused sandbox is ended from outside
-		}
-		return w.endKilled(ctx)
+	w.mu.Lock()
+	c, first := w.root(), !w.killed
+	w.killed = true // no transition begins from here on
+	w.mu.Unlock()
+	if first {
+		w.background.Go(w.endByKill)
+	}
+	select {
+	case <-c.ended:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
 }
 
-func (w *Workload) ended() bool {
+func (w *Workload) endByKill() {
 	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.sandboxPid == 0 || w.state == lifecycle.Ended
-}
-
-// endKilled ends a container that no process of its own can end: it sleeps, or its sandbox is stuck.
-func (w *Workload) endKilled(ctx context.Context) error {
+	t := w.transition
+	w.mu.Unlock()
+	if t != nil {
+		t.cancel(ErrKilled)
+		<-t.done
+	}
+	w.mu.Lock()
+	runs := w.state == lifecycle.Awake && w.root().state != lifecycle.Created && (t == nil || t.err == nil)
+	w.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), undoTimeout)
+	defer cancel()
+	if runs && w.killInit(ctx) {
+		return
+	}
 	if err := w.freeSandbox(ctx); err != nil {
 		w.opts.Log.Error("kill", "error", err)
 	}
 	w.containerEnded(killedStatus, w.opts.Now())
-	return nil
+}
+
+// killGrace is how long a sandbox may take to end by a SIGKILL of all that is in it.
+const killGrace = 3 * time.Second
+
+// killInit ends the container's processes from inside; false when the sandbox is stuck or paused, and must be ended from
+// outside.
+func (w *Workload) killInit(ctx context.Context) bool {
+	err := w.runsc.Kill(ctx, w.opts.ID, runsc.KillOptions{Signal: syscall.SIGKILL, All: true})
+	if err != nil && !errors.Is(err, runsc.ErrNotRunning) {
+		w.opts.Log.Warn("kill", "error", err)
+		return false
+	}
+	select {
+	case <-w.root().ended:
+		return true
+	case <-time.After(killGrace):
+		return false
+	}
 }
 
 // signal delivers a signal that a process can handle, or ends a sleeper without waking it where policy says so.

@@ -212,6 +212,9 @@ func (w *Workload) Delete(ctx context.Context, id string) (Exit, error) {
 func (w *Workload) dismantle(ctx context.Context) error {
 	w.background.Wait()
 	errs := []error{w.holder.kill(), w.podNS.Close()}
+	if w.link != nil {
+		errs = append(errs, w.link.Close())
+	}
 	errs = append(errs, w.runStopHooks(ctx),
 		network.RemoveNamespace(w.innerPath()),
 		w.group.Delete(),

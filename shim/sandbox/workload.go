@@ -69,6 +69,7 @@ type Workload struct {
 	sandboxPid int
 	madeBy     string // the version of runsc that made the sandbox
 	expected   bool   // the sandbox's end is our own doing
+	killed     bool   // by SIGKILL: it is about to end
 	busy       int    // requests that need the sandbox awake until they are done
 	ports      []uint16
 	gate       string
