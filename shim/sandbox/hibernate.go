@@ -129,7 +129,8 @@ func (w *Workload) descend(t *transition, u *undo.Stack) error {
 		{"quiesce", func(ctx context.Context) error { return w.quiesce(ctx, t, before, u) }},
 		{"pause", func(ctx context.Context) error {
 			u.Push("resume", w.resumeSandbox)
-			return w.runsc.Pause(ctx, w.opts.ID)
+			// To its end, whoever talks: one cut short may pause a sandbox that runsc believes running, and won't resume.
+			return w.runsc.Pause(context.WithoutCancel(ctx), w.opts.ID)
 		}},
 		{"checkpoint", func(ctx context.Context) (err error) {
 			if incoming, err = w.local.Begin(ctx); err != nil {
