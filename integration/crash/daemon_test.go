@@ -22,6 +22,7 @@ const (
 func TestDaemonKilledAsleep(t *testing.T) {
 	for name, another := range map[string]bool{"no other": false, "another": true} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := harness.New(t, harness.Options{Daemon: true, Settings: manual})
 			a := start(t, w, "held", options{})
 			a.sleep()
@@ -35,8 +36,10 @@ func TestDaemonKilledAsleep(t *testing.T) {
 				_, err := fmt.Fprintf(waiting[i], "early %d\n", i)
 				a.must(err)
 			}
-			late := a.visitors(others)
-			time.Sleep(20 * time.Millisecond) // some of them have come by now
+			came, late := a.visitors(others)
+			for range others / 3 {
+				<-came
+			}
 			a.must(w.Daemon.Kill())
 			if another {
 				a.must(w.Daemon.Start(a.ctx()))
@@ -63,9 +66,10 @@ func TestDaemonKilledAsleep(t *testing.T) {
 	}
 }
 
-// visitors has n clients come one after the other, 2 ms apart, each with a line. The returned function waits for their
-// answers.
-func (a *app) visitors(n int) (wait func() error) {
+// visitors has n clients come one after the other, 2 ms apart, each with a line. came tells of each connection that is
+// made; wait waits for their answers.
+func (a *app) visitors(n int) (came <-chan struct{}, wait func() error) {
+	made := make(chan struct{}, n)
 	errs := make([]error, n)
 	var all sync.WaitGroup
 	for i := range n {
@@ -77,12 +81,13 @@ func (a *app) visitors(n int) (wait func() error) {
 				return
 			}
 			defer c.Close()
+			made <- struct{}{}
 			if err := echo(c, fmt.Sprint("late ", i)); err != nil {
 				errs[i] = fmt.Errorf("visitor %d: %w", i, err)
 			}
 		})
 	}
-	return func() error { all.Wait(); return errors.Join(errs...) }
+	return made, func() error { all.Wait(); return errors.Join(errs...) }
 }
 
 // Without a daemon nothing is held: connections are parked, and still wake.
@@ -92,12 +97,14 @@ func TestDaemonKilledThenConnected(t *testing.T) {
 	old := a.dial()
 	a.must(echo(old, "before"))
 	a.sleep()
+	open := a.descriptors()
 	a.must(w.Daemon.Kill())
 	eventually(t, "the gate parks", func() bool {
 		s, err := w.Status(a.ctx(), a.id)
 		return err == nil && s.GetGate() == "parked"
 	})
-	a.must(a.visitors(5)())
+	_, parked := a.visitors(5)
+	a.must(parked())
 	a.must(echo(old, "after"))
 	a.sleep()
 	a.must(w.Daemon.Start(a.ctx()))
@@ -105,5 +112,6 @@ func TestDaemonKilledThenConnected(t *testing.T) {
 		s, err := w.Status(a.ctx(), a.id)
 		return err == nil && s.GetGate() == "held"
 	})
+	eventually(t, "the shim has no more open than before", func() bool { return a.descriptors() <= open })
 	a.goesOn()
 }

@@ -34,6 +34,7 @@ func TestKilled(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			a := start(t, w, strings.ReplaceAll(name, " ", "-"), options{
 				annotations: map[string]string{"on-restore-failure": "block"},
 			})

@@ -12,6 +12,7 @@ import (
 func TestShimKilledAsleep(t *testing.T) {
 	for name, daemon := range map[string]bool{"with the daemon": true, "without": false} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := harness.New(t, harness.Options{Daemon: daemon, Settings: manual})
 			a := prepare(t, w, "asleep")
 			empty, err := w.Census(a.ctx())

@@ -2,6 +2,7 @@ package crash
 
 import (
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -52,6 +53,7 @@ func TestShimKilledAtEachStep(t *testing.T) {
 			steps, kept = toWake, keptWhenWaking
 		}
 		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
 			w := harness.New(t, harness.Options{Settings: manual})
 			a := start(t, w, kind, options{})
 			for _, name := range steps {
@@ -96,6 +98,7 @@ func TestTaskKilledAtEachStep(t *testing.T) {
 			steps = toWake
 		}
 		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
 			w := harness.New(t, harness.Options{Settings: manual})
 			a := start(t, w, kind, options{})
 			exit := a.exits()
@@ -134,7 +137,7 @@ func (a *app) nothingLeft(when string) {
 	census, err := a.w.Census(a.ctx())
 	a.must(err)
 	for _, f := range census["file"] {
-		if inside(f, a.w.DataDir()) || inside(f, a.w.RunDir()) {
+		if inside(f, a.w.Path(a.w.RunDir())) && strings.Contains(f, a.id) || f == a.tier {
 			a.Errorf("%s: left: %s", when, f)
 		}
 	}
