@@ -23,9 +23,10 @@ const maxInput = 10 << 20
 type protocol int
 
 const (
-	// protocolJSON: options or nothing on stdin, JSON and task v2 as the answer. containerd 1.7 to 2.2. Version 1.6
-	// takes nothing but a bare address, and would be a further protocol here.
-	protocolJSON protocol = iota
+	// protocolAddress: options or nothing on stdin, the bare address and task v2 as the answer. containerd 1.6.
+	protocolAddress protocol = iota
+	// protocolJSON: options or nothing on stdin, JSON and task v2 as the answer. containerd 1.7 to 2.2.
+	protocolJSON
 	// protocolBootstrap: BootstrapParams on stdin, BootstrapResult and task v3 as the answer. containerd 2.3 and on.
 	protocolBootstrap
 )
@@ -42,11 +43,21 @@ type request struct {
 	options      options.Runtime
 }
 
+// legacyProtocol is how to answer a containerd that sends no BootstrapParams. Each version from 1.7 on says in the
+// environment which version of the shim it takes at most, and decodes JSON; one that says nothing is 1.6, which takes all
+// of the output for the address. A wrong guess does no harm: all later versions take a bare address, too.
+func legacyProtocol(maxVersion string) protocol {
+	if maxVersion == "" {
+		return protocolAddress
+	}
+	return protocolJSON
+}
+
 // readRequest decodes stdin. Options in the older form can happen to decode as BootstrapParams, so those count only
 // when they name the container that the arguments name.
 func readRequest(inv invocation, stdin io.Reader) (request, error) {
 	r := request{
-		protocol: protocolJSON, namespace: inv.namespace, id: inv.id, debug: inv.debug, grpcAddress: inv.address,
+		protocol: legacyProtocol(inv.maxVersion), namespace: inv.namespace, id: inv.id, debug: inv.debug, grpcAddress: inv.address,
 		socketDir: filepath.Join(defaults.DefaultStateDir, "s"),
 	}
 	input, err := io.ReadAll(io.LimitReader(stdin, maxInput+1))
@@ -92,8 +103,11 @@ func (r *request) addOptions(opts *anypb.Any) error {
 
 // reply encodes the answer.
 func (r *request) reply(address string) ([]byte, error) {
-	if r.protocol == protocolBootstrap {
+	switch r.protocol {
+	case protocolBootstrap:
 		return proto.Marshal(&bootstrap.BootstrapResult{Version: 3, Address: address, Protocol: "ttrpc"})
+	case protocolAddress:
+		return []byte(address), nil
 	}
 	return json.Marshal(struct {
 		Version  int    `json:"version"`

@@ -50,6 +50,7 @@ type bundle struct {
 	t       *testing.T
 	dir, id string
 	address string // containerd's, unique to a test, so that its sockets are
+	old     bool   // called by containerd 1.6, which says less in the environment
 }
 
 func newBundle(t *testing.T, annotations map[string]string) *bundle {
@@ -81,8 +82,10 @@ func (b *bundle) call(stdin []byte, extra ...string) result {
 	args := append([]string{"-namespace", testNamespace, "-address", b.address, "-publish-binary", "/bin/true", "-id", b.id}, extra...)
 	cmd := exec.CommandContext(ctx, binary, args...)
 	cmd.Dir = b.dir
-	cmd.Env = append(os.Environ(), "GOMAXPROCS=2", "MAX_SHIM_VERSION=2", "TTRPC_ADDRESS="+b.address+".ttrpc",
-		"GRPC_ADDRESS="+b.address, "NAMESPACE="+testNamespace)
+	cmd.Env = append(os.Environ(), "GOMAXPROCS=2", "TTRPC_ADDRESS="+b.address+".ttrpc")
+	if !b.old {
+		cmd.Env = append(cmd.Env, "MAX_SHIM_VERSION=2", "GRPC_ADDRESS="+b.address, "NAMESPACE="+testNamespace)
+	}
 	var out, errs bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(stdin), &out, &errs
 	err := cmd.Run()

@@ -7,7 +7,7 @@
 //
 // containerd's own library runs the daemon and `delete`. `start` is ours, because that library's refuses a containerd
 // before 2.3: one that says on stdin who is to be started (*bootstrap*) gets a protobuf answer and version 3 of the task
-// service, an older one JSON and version 2. Whatever `start` writes to its standard error becomes part of the answer, so
+// service, an older one JSON and version 2, and 1.6 the bare address. Whatever `start` writes to its standard error becomes part of the answer, so
 // it writes there only when it fails.
 package manager
 
@@ -44,6 +44,7 @@ func Main(opts Options) int {
 	if err != nil {
 		return fail(opts, err)
 	}
+	inv.maxVersion = os.Getenv(maxVersionEnv)
 	switch {
 	case inv.version:
 		printVersion(os.Stdout, opts)
@@ -84,6 +85,7 @@ type invocation struct {
 	namespace, id, address, bundle string
 	debug, version, info           bool
 	action                         string
+	maxVersion                     string // of the environment
 }
 
 // parse reads the arguments that containerd gives; those that only containerd's library needs are passed over.

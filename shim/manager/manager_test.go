@@ -74,7 +74,7 @@ func TestDelete(t *testing.T) {
 
 func TestDeleteRemovesOnlyAStaleSocket(t *testing.T) {
 	b := newBundle(t, nil)
-	a := parseNew(t, b.start(params(t, b, b.id)))
+	a := bootstrapped(t, b.start(params(t, b, b.id)))
 	socket := strings.TrimPrefix(a.address, "unix://")
 	if r := b.call(nil, "-bundle", b.dir, "delete"); r.err != nil {
 		t.Fatalf("delete: %v %s", r.err, r.stderr)
@@ -105,7 +105,7 @@ func TestDaemonLogsToTheFifo(t *testing.T) {
 	if r.err != nil || len(r.stderr) > 0 {
 		t.Fatalf("start: %v, stderr %q", r.err, r.stderr)
 	}
-	a := parseNew(t, r.stdout)
+	a := bootstrapped(t, r.stdout)
 	dial(t, a.address)
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {

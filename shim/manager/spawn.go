@@ -12,8 +12,12 @@ import (
 	"github.com/hibernate-runtime/hibernate/internal/undo"
 )
 
-// ttrpcAddressEnv is where containerd's library finds whom to send events to.
-const ttrpcAddressEnv = "TTRPC_ADDRESS"
+const (
+	// ttrpcAddressEnv is where containerd's library finds whom to send events to.
+	ttrpcAddressEnv = "TTRPC_ADDRESS"
+	// maxVersionEnv is set by containerd from 1.7 on.
+	maxVersionEnv = "MAX_SHIM_VERSION"
+)
 
 // spawn starts the daemon: this program without an action, in a process group of its own, with socket as descriptor 3
 // and the bundle as working directory. It has no standard streams: a daemon that kept those of `start` would keep

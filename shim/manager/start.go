@@ -16,7 +16,7 @@ import (
 
 // Files of `start` in the bundle.
 const (
-	// AddressFile holds the address of the bundle's own daemon.
+	// AddressFile holds the address of the container's daemon, its group's where that was there already.
 	AddressFile = "address"
 	pidFile     = "shim.pid"
 )
@@ -58,8 +58,11 @@ func start(ctx context.Context, r *request, bundle string) (address string, err 
 		return "", err
 	}
 	socket, err := listen(address)
-	if err != nil || socket == nil {
-		return address, err
+	if err != nil {
+		return "", err
+	}
+	if socket == nil { // containerd 1.6 looks for the address in each bundle when it comes back
+		return address, writeFiles(bundle, r.socketDir, address)
 	}
 	defer socket.Close()
 	var u undo.Stack

@@ -2,7 +2,6 @@ package manager
 
 import (
 	"context"
-	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,56 +10,13 @@ import (
 	"github.com/containerd/containerd/api/runtime/bootstrap/v1"
 	taskv2 "github.com/containerd/containerd/api/runtime/task/v2"
 	taskv3 "github.com/containerd/containerd/api/runtime/task/v3"
-	"github.com/containerd/containerd/api/types/runc/options"
-	"github.com/containerd/containerd/api/types/runtimeoptions/v1"
 	"github.com/containerd/ttrpc"
 	"github.com/containerd/typeurl/v2"
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 
 	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
-	"github.com/hibernate-runtime/hibernate/internal/testroot"
-	runtimeopts "github.com/hibernate-runtime/hibernate/shim/options"
 )
-
-// answer is what a containerd makes of the program's output.
-type answer struct {
-	version  int
-	address  string
-	protocol string
-}
-
-// Containerd 2.3 and 2.4 decode protobuf, then JSON.
-func parseNew(t *testing.T, out []byte) answer {
-	var r bootstrap.BootstrapResult
-	if err := proto.Unmarshal(out, &r); err != nil {
-		return parse2(t, out)
-	}
-	return answer{int(r.Version), r.Address, r.Protocol}
-}
-
-// Containerd 2.0 to 2.2 decode JSON.
-func parse2(t *testing.T, out []byte) answer {
-	t.Helper()
-	var r struct {
-		Version           int
-		Address, Protocol string
-	}
-	if err := json.Unmarshal(out, &r); err != nil || r.Version < 2 {
-		t.Fatalf("%q would be taken for a bare address", out)
-	}
-	return answer{r.Version, r.Address, r.Protocol}
-}
-
-// Containerd 1.7 decodes JSON too, and knows no version after 2.
-func parse17(t *testing.T, out []byte) answer {
-	t.Helper()
-	a := parse2(t, out)
-	if a.version > 2 {
-		t.Fatalf("version %d is refused", a.version)
-	}
-	return a
-}
 
 func params(t *testing.T, b *bundle, id string, extensions ...proto.Message) []byte {
 	t.Helper()
@@ -93,45 +49,6 @@ func packed(t *testing.T, v any) []byte {
 		t.Fatal(err)
 	}
 	return marshal(t, a)
-}
-
-func TestStartProtocols(t *testing.T) {
-	ours := &runtimeoptions.Options{ConfigPath: "/etc/x.toml"}
-	kept := runtimeopts.Runtime{ConfigPath: "/etc/x.toml"}
-	runc := &options.Options{BinaryName: "runc"}
-	for _, tc := range []struct {
-		name    string
-		legacy  bool // the sockets are in containerd's own directory
-		stdin   func(*bundle) []byte
-		parse   func(*testing.T, []byte) answer
-		version int
-		options runtimeopts.Runtime
-	}{
-		{"2.4", false, func(b *bundle) []byte { return params(t, b, b.id) }, parseNew, 3, runtimeopts.Runtime{}},
-		{"2.4 with options", false, func(b *bundle) []byte { return params(t, b, b.id, runc, ours) }, parseNew, 3, kept},
-		{"2.2 with options", true, func(*bundle) []byte { return packed(t, ours) }, parse2, 2, kept},
-		{"2.2 with another runtime's options", true, func(*bundle) []byte { return packed(t, runc) }, parse2, 2, runtimeopts.Runtime{}},
-		{"2.0 without", true, func(*bundle) []byte { return nil }, parse2, 2, runtimeopts.Runtime{}},
-		{"1.7 with options", true, func(*bundle) []byte { return packed(t, ours) }, parse17, 2, kept},
-		{"1.7 without", true, func(*bundle) []byte { return nil }, parse17, 2, runtimeopts.Runtime{}},
-		{"2.4 reads an old answer", true, func(*bundle) []byte { return nil }, parseNew, 2, runtimeopts.Runtime{}},
-		{"bootstrap of another container", true, func(b *bundle) []byte { return params(t, b, "other") }, parse2, 2, runtimeopts.Runtime{}},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			if tc.legacy {
-				testroot.Require(t)
-			}
-			b := newBundle(t, nil)
-			a := tc.parse(t, b.start(tc.stdin(b)))
-			if a.version != tc.version || a.protocol != "ttrpc" {
-				t.Errorf("answer %+v, want version %d and ttrpc", a, tc.version)
-			}
-			if got, err := runtimeopts.Load(b.dir); err != nil || got != tc.options {
-				t.Errorf("options kept: %+v, %v; want %+v", got, err, tc.options)
-			}
-			checkDaemon(t, b, a)
-		})
-	}
 }
 
 // checkDaemon calls the services, ends the daemon, and looks whether it cleans up.
@@ -202,7 +119,7 @@ func TestStartRefuses(t *testing.T) {
 func TestStaleSocketIsReplaced(t *testing.T) {
 	b := newBundle(t, nil)
 	stdin := params(t, b, b.id)
-	first := parseNew(t, b.start(stdin))
+	first := bootstrapped(t, b.start(stdin))
 	if err := unix.Kill(b.pid(), unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -210,7 +127,7 @@ func TestStaleSocketIsReplaced(t *testing.T) {
 	if _, err := os.Stat(strings.TrimPrefix(first.address, "unix://")); err != nil {
 		t.Fatalf("a killed daemon left no socket: %v", err)
 	}
-	second := parseNew(t, b.start(stdin))
+	second := bootstrapped(t, b.start(stdin))
 	if second.address != first.address {
 		t.Errorf("address %s, was %s", second.address, first.address)
 	}
@@ -225,13 +142,17 @@ func TestGroupSharesADaemon(t *testing.T) {
 			member.address = pod.address
 			dir := socketDir(t)
 			start := func(b *bundle) answer {
-				return parseNew(t, b.start(marshal(t, &bootstrap.BootstrapParams{
+				return bootstrapped(t, b.start(marshal(t, &bootstrap.BootstrapParams{
 					InstanceID: b.id, Namespace: testNamespace, ContainerdGrpcAddress: b.address, SocketDir: &dir,
 				})))
 			}
 			first, second := start(pod), start(member)
 			if first.address != second.address {
 				t.Errorf("addresses %s and %s", first.address, second.address)
+			}
+			kept, err := os.ReadFile(filepath.Join(member.dir, AddressFile))
+			if err != nil || string(kept) != first.address {
+				t.Errorf("the second container's bundle has the address %q, %v", kept, err)
 			}
 			if member.pid() != 0 {
 				t.Error("the second container has a daemon of its own")
