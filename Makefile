@@ -25,7 +25,7 @@ E2E  = $(shell $(LIST) | awk '$$1 == "root" && $$2 ~ "^$(MODULE)/integration" { 
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build tools images protos deps test check fmt vet staticcheck unit root e2e race demo bench short-bench install clean
+.PHONY: help build tools images protos deps test check fmt vet staticcheck unit root e2e race full-moment demo bench short-bench install clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -89,6 +89,9 @@ root: ## Tests of single packages with the kernel and real runsc (root)
 
 e2e: ## Tests of the whole, with real containerd, runsc and servers (root)
 	@$(ROOT_RINGS) go test -count=1 -p 1 -timeout 30m $(E2E)
+
+full-moment: deps tools images build ## Data in the very moment of sleeping and waking, over 1000 transitions (root)
+	@$(ROOT_RINGS) HIBERNATE_FULL=1 go test -count=1 -timeout 30m ./integration/moment
 
 race: ## The unit ring under the race detector (needs a C compiler)
 	@CGO_ENABLED=1 go test -race -p $(JOBS) -timeout 10m $(UNIT)

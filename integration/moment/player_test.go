@@ -78,7 +78,7 @@ func (p *player) spoke() bool {
 
 // within is about how long a step takes: sends are spread over it.
 var within = map[string]time.Duration{
-	"guard": 10 * time.Millisecond, "quiesce": 18 * time.Millisecond, "pause": 5 * time.Millisecond, "checkpoint": 40 * time.Millisecond,
+	"quiesce": 18 * time.Millisecond, "pause": 5 * time.Millisecond, "checkpoint": 40 * time.Millisecond,
 	"verify": time.Millisecond, "free": 15 * time.Millisecond, "boot": 40 * time.Millisecond, "restore": 40 * time.Millisecond,
 }
 
@@ -98,6 +98,9 @@ func (p *player) react(e journal.Entry) {
 // descending: one packet ends a hibernation, so only the step aimed at gets one. An undo is talked into at once.
 func (p *player) descending(step string) {
 	switch {
+	case step == "begin" && p.plan.target == "guard": // which is over in a moment, and begins after some of these
+		p.burst(8, time.Millisecond)
+		p.talked = false
 	case step == "undo":
 		p.burst(4, 500*time.Microsecond)
 	case step == p.plan.target && !p.talked:
@@ -117,12 +120,21 @@ func (p *player) ascending(step string) {
 		time.Sleep(rand.N(within[step]))
 		p.talk()
 	case journal.Done:
-		for range 8 {
-			p.burst(2, time.Millisecond)
-			time.Sleep(rand.N(time.Millisecond))
+		p.burst(2, time.Millisecond)
+		if rand.IntN(2) == 0 {
+			p.alongTheLadder()
 		}
 	default:
 		p.burst(3, time.Millisecond)
+	}
+}
+
+// alongTheLadder: it is climbed a while after the wake, for some milliseconds.
+func (p *player) alongTheLadder() {
+	time.Sleep(45 * time.Millisecond)
+	for range 12 {
+		p.burst(2, time.Millisecond)
+		time.Sleep(rand.N(2 * time.Millisecond))
 	}
 }
 
