@@ -113,6 +113,12 @@ func (w *Workload) descend(t *transition, u *undo.Stack) error {
 	}
 	var incoming *snapshot.Incoming
 	var sealed snapshot.Sealed
+	u.Push("incoming snapshot", func(context.Context) error { // undone last: whoever talks has waited for the rest
+		if incoming == nil {
+			return nil
+		}
+		return incoming.Discard()
+	})
 	steps := []struct {
 		name string
 		run  func(context.Context) error
@@ -136,7 +142,6 @@ func (w *Workload) descend(t *transition, u *undo.Stack) error {
 			if incoming, err = w.local.Begin(ctx); err != nil {
 				return err
 			}
-			u.Push("incoming snapshot", func(context.Context) error { return incoming.Discard() })
 			defer incoming.WriteAhead()() // the disk works while runsc writes
 			return w.runsc.Checkpoint(ctx, w.opts.ID, runsc.CheckpointOptions{ImagePath: incoming.ImageDir()})
 		}},
