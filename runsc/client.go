@@ -41,24 +41,29 @@ type Timeouts struct {
 	Exec       time.Duration // exec, until the process runs: 15 s
 	Output     time.Duration // Output, until the process has ended: 15 s
 	Query      time.Duration // version, cpu-features: 10 s
+
+	Most time.Duration // bounds all of them: none
 }
 
-func orDefault(set, def time.Duration) time.Duration {
+func (t Timeouts) bound(set, def time.Duration) time.Duration {
 	if set > 0 {
-		return set
+		def = set
+	}
+	if t.Most > 0 {
+		def = min(def, t.Most)
 	}
 	return def
 }
 
-func (t Timeouts) create() time.Duration     { return orDefault(t.Create, 30*time.Second) }
-func (t Timeouts) start() time.Duration      { return orDefault(t.Start, 30*time.Second) }
-func (t Timeouts) restore() time.Duration    { return orDefault(t.Restore, 2*time.Minute) }
-func (t Timeouts) checkpoint() time.Duration { return orDefault(t.Checkpoint, 5*time.Minute) }
-func (t Timeouts) delete() time.Duration     { return orDefault(t.Delete, 30*time.Second) }
-func (t Timeouts) control() time.Duration    { return orDefault(t.Control, 10*time.Second) }
-func (t Timeouts) exec() time.Duration       { return orDefault(t.Exec, 15*time.Second) }
-func (t Timeouts) output() time.Duration     { return orDefault(t.Output, 15*time.Second) }
-func (t Timeouts) query() time.Duration      { return orDefault(t.Query, 10*time.Second) }
+func (t Timeouts) create() time.Duration     { return t.bound(t.Create, 30*time.Second) }
+func (t Timeouts) start() time.Duration      { return t.bound(t.Start, 30*time.Second) }
+func (t Timeouts) restore() time.Duration    { return t.bound(t.Restore, 2*time.Minute) }
+func (t Timeouts) checkpoint() time.Duration { return t.bound(t.Checkpoint, 5*time.Minute) }
+func (t Timeouts) delete() time.Duration     { return t.bound(t.Delete, 30*time.Second) }
+func (t Timeouts) control() time.Duration    { return t.bound(t.Control, 10*time.Second) }
+func (t Timeouts) exec() time.Duration       { return t.bound(t.Exec, 15*time.Second) }
+func (t Timeouts) output() time.Duration     { return t.bound(t.Output, 15*time.Second) }
+func (t Timeouts) query() time.Duration      { return t.bound(t.Query, 10*time.Second) }
 
 // DefaultFlags are the global flags that a sandbox which is to survive its
 // checkpoint needs. A restore is refused, or loses state, when most of them

@@ -142,3 +142,20 @@ func TestParseSockets(t *testing.T) {
 		}
 	}
 }
+
+func TestTimeoutsMost(t *testing.T) {
+	var none Timeouts
+	if got := none.checkpoint(); got != 5*time.Minute {
+		t.Errorf("unset, a checkpoint has %v", got)
+	}
+	bounded := Timeouts{Create: time.Minute, Most: 15 * time.Second}
+	for name, c := range map[string]struct{ got, want time.Duration }{
+		"default above it": {bounded.checkpoint(), 15 * time.Second},
+		"field above it":   {bounded.create(), 15 * time.Second},
+		"below it":         {bounded.control(), 10 * time.Second},
+	} {
+		if c.got != c.want {
+			t.Errorf("%s: %v, want %v", name, c.got, c.want)
+		}
+	}
+}

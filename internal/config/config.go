@@ -72,6 +72,7 @@ type Config struct {
 
 	Runsc, Helper, Platform string
 	RunscFlags              []string
+	RunscTimeout            time.Duration
 	AllowNetAdmin           bool
 	MinFreeDisk             uint64 // bytes
 

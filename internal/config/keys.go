@@ -56,6 +56,12 @@ func runtimeKeys() []Key {
 			field: func(c *Config) *[]string { return &c.RunscFlags },
 			doc:   "Further global flags of runsc, in order, after those that hibernation needs.",
 		}.key(),
+		setting[time.Duration]{
+			name: "runsc-timeout", scope: ScopeRuntime, codec: span(time.Second, time.Hour, ""), def: raw{"5m"},
+			field: func(c *Config) *time.Duration { return &c.RunscTimeout },
+			doc: "How long one call of runsc may take at most, a checkpoint of all memory included; then it is ended, and " +
+				"what it was for is undone or tried again. Calls that should be quick are bounded more closely anyhow.",
+		}.key(),
 		setting[bool]{
 			name: "allow-net-admin", scope: ScopeRuntime, codec: boolean, def: raw{"false"},
 			field: func(c *Config) *bool { return &c.AllowNetAdmin },

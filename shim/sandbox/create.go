@@ -98,6 +98,7 @@ func (w *Workload) findPrograms(_ context.Context, _ CreateRequest, _ *undo.Stac
 	w.runsc = &runsc.Client{
 		Path: path, Root: w.runscRoot(), Flags: w.runscFlags(),
 		LogDir: w.places.logs(), CacheDir: w.config.RunDir, Runner: w.opts.Runner,
+		Timeouts: runsc.Timeouts{Most: w.config.RunscTimeout},
 	}
 	return nil
 }
