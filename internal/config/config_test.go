@@ -37,7 +37,7 @@ func TestDocument(t *testing.T) {
 
 func TestSaveAndRead(t *testing.T) {
 	c, err := Load(Input{
-		File:        write(t, "runsc-flags = [\"--a=1,2\"]\n[[match]]\nnamespace = \"*\"\nmode = \"manual\"\n"),
+		File:        write(t, "runsc-flags = [\"--strace-syscalls=a,b\"]\n[[match]]\nnamespace = \"*\"\nmode = \"manual\"\n"),
 		Annotations: annotated("ports", "none"),
 	})
 	if err != nil {

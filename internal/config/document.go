@@ -24,6 +24,9 @@ func Document() string {
 	} {
 		fmt.Fprintf(&b, "## %s\n\n%s\n\n", section.title, section.doc)
 		writeKeys(&b, section.scope)
+		if section.scope == ScopeRuntime {
+			writeFlags(&b)
+		}
 	}
 	b.WriteString("## Not yet supported\n\nThese names are reserved, and refused by name until they have an effect.\n\n")
 	b.WriteString("| key | will be |\n|---|---|\n")

@@ -52,9 +52,9 @@ func runtimeKeys() []Key {
 			doc:   "gVisor's platform. A snapshot is restored on the platform that it was made on.",
 		}.key(),
 		setting[[]string]{
-			name: "runsc-flags", scope: ScopeRuntime, codec: texts, def: raw{},
+			name: "runsc-flags", scope: ScopeRuntime, codec: flags, def: raw{},
 			field: func(c *Config) *[]string { return &c.RunscFlags },
-			doc:   "Further global flags of runsc, in order, after those that hibernation needs.",
+			doc:   "Further global flags of runsc, in order, after those that hibernation needs. Those that would break a restore are refused.",
 		}.key(),
 		setting[time.Duration]{
 			name: "runsc-timeout", scope: ScopeRuntime, codec: span(time.Second, time.Hour, ""), def: raw{"5m"},

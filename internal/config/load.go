@@ -23,7 +23,7 @@ type Input struct {
 	// Runtime options, as containerd hands them over: the path of a further file, and a text of the same form.
 	ConfigPath string
 	ConfigBody string
-	// All of the container's annotations; those without AnnotationPrefix are left alone.
+	// All of the container's annotations. Those that are neither ours nor change runsc's flags are left alone.
 	Annotations map[string]string
 }
 
@@ -66,7 +66,7 @@ func Load(in Input) (*Config, error) {
 		}
 		errs = append(errs, err, c.applyDocument(d, in.Match, SourceOptions))
 	}
-	errs = append(errs, c.applyAnnotations(in.Annotations))
+	errs = append(errs, c.applyAnnotations(in.Annotations), checkFlagAnnotations(in.Annotations))
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}

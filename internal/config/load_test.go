@@ -54,7 +54,7 @@ func TestLayersReplaceSingleKeys(t *testing.T) {
 idle-timeout = "1m"
 wake-timeout = "40s"
 ports = [80, "8080-8082"]
-runsc-flags = ["--a=1,2", "--b"]
+runsc-flags = ["--strace-syscalls=a,b", "--debug"]
 min-awake = "1s"
 
 [[match]]
@@ -88,7 +88,7 @@ mode = "off"
 		"wake-timeout":       {Value: "20s", Source: "annotation"},
 		"ports":              {Value: "80, 443", Source: "annotation"},
 		"min-awake":          {Value: "2s", Source: "annotation"},
-		"runsc-flags":        {Value: "--a=1,2, --b", Source: "file"},
+		"runsc-flags":        {Value: "--strace-syscalls=a,b, --debug", Source: "file"},
 		"on-restore-failure": {Value: "block", Source: "options"},
 		"min-free-disk":      {Value: "1GiB", Source: "options"},
 		"mode":               {Value: "auto", Source: "default"},
@@ -98,7 +98,7 @@ mode = "off"
 			t.Errorf("%s = %q from %s, want %q from %s", s.Key, s.Value, s.Source, w.Value, w.Source)
 		}
 	}
-	if !reflect.DeepEqual(c.RunscFlags, []string{"--a=1,2", "--b"}) || !reflect.DeepEqual(c.Ports, []uint16{80, 443}) {
+	if !reflect.DeepEqual(c.RunscFlags, []string{"--strace-syscalls=a,b", "--debug"}) || !reflect.DeepEqual(c.Ports, []uint16{80, 443}) {
 		t.Errorf("lists = %q %v", c.RunscFlags, c.Ports)
 	}
 }
@@ -126,6 +126,7 @@ func TestErrorsSayWhatIsWrong(t *testing.T) {
 		{"stop policy that has no effect yet", Input{Annotations: annotated("on-stop", "hibernate")}, "", []string{"on-stop", "allowed: signal, exit"}},
 		{"pending key", Input{Annotations: annotated("probes", "8080/healthz")}, "", []string{"probes: not yet supported by this version"}},
 		{"runtime key in an annotation", Input{Annotations: annotated("runsc-flags", "--x")}, "", []string{"runsc-flags: a runtime setting, which an annotation may not change"}},
+		{"flag that breaks a restore", Input{}, `runsc-flags = ["--debug", "--overlay2=none"]`, []string{`runsc-flags = "--debug, --overlay2=none"`, "--overlay2 is refused", "checkpoint"}},
 		{"node key in an annotation", Input{Annotations: annotated("data-dir", "/tmp")}, "", []string{"data-dir: a node setting"}},
 		{"node key in a rule", Input{}, "[[match]]\nnamespace = \"x\"\nrun-dir = \"/x\"", []string{"match rule 1 of file", "run-dir: a node setting, which a match rule may not change"}},
 		{"rule without selector", Input{}, "[[match]]\nmode = \"off\"", []string{"match rule 1", "no selector"}},

@@ -96,12 +96,6 @@ var boolean = codec[bool]{
 	format: func(b bool) raw { return raw{strconv.FormatBool(b)} },
 }
 
-var texts = codec[[]string]{
-	kind:   "a list of texts",
-	parse:  func(r raw) ([]string, error) { return slices.Clone([]string(r)), nil },
-	format: func(l []string) raw { return slices.Clone(raw(l)) },
-}
-
 // number is a whole number in [low, high].
 func number(low, high int, unit string) codec[int] {
 	return codec[int]{
