@@ -56,15 +56,18 @@ func (w *World) finish(t *testing.T, before Census) {
 	}
 }
 
-// settle removes what tests made, and compares with before. A program that a test left dead is started for it.
+// settle removes what tests made, and compares with before. A program that a test left dead is started for it. In a
+// bare world the test has removed what it made.
 func (w *World) settle(ctx context.Context, before Census) error {
-	if w.Containerd.Pid() == 0 {
+	if w.Containerd.Pid() == 0 && !w.options.Bare {
 		if err := w.Containerd.Start(ctx); err != nil {
 			return err
 		}
 	}
-	if err := w.RemoveAll(ctx); err != nil {
-		return fmt.Errorf("remove containers: %w", err)
+	if w.Containerd.Pid() != 0 {
+		if err := w.RemoveAll(ctx); err != nil {
+			return fmt.Errorf("remove containers: %w", err)
+		}
 	}
 	err := w.CheckLeaks(ctx, before)
 	for _, p := range []*Program{w.Daemon, w.Containerd} {

@@ -14,6 +14,8 @@ import (
 type Options struct {
 	// Daemon starts the daemon, too.
 	Daemon bool
+	// Bare leaves containerd and CNI out: the test plays containerd. Containerd can be started later.
+	Bare bool
 	// Settings are keys of the hibernate configuration, in TOML's form on the right: {"idle-timeout": `"2s"`}. They come
 	// after the world's own run-dir, data-dir and runsc, and replace them.
 	Settings map[string]string
@@ -66,10 +68,7 @@ func Start(ctx context.Context, o Options) (_ *World, err error) {
 	if err := w.configure(); err != nil {
 		return nil, err
 	}
-	if err := w.warmNetwork(ctx); err != nil {
-		return nil, fmt.Errorf("CNI: %w", err)
-	}
-	if err := w.Containerd.Start(ctx); err != nil {
+	if err := w.startContainerd(ctx); err != nil {
 		return nil, err
 	}
 	if o.Daemon {
@@ -78,6 +77,16 @@ func Start(ctx context.Context, o Options) (_ *World, err error) {
 		}
 	}
 	return w, nil
+}
+
+func (w *World) startContainerd(ctx context.Context) error {
+	if w.options.Bare {
+		return nil
+	}
+	if err := w.warmNetwork(ctx); err != nil {
+		return fmt.Errorf("CNI: %w", err)
+	}
+	return w.Containerd.Start(ctx)
 }
 
 // Close ends every program of the world and removes the world. Programs are not asked first: see RemoveAll and
