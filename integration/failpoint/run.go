@@ -1,0 +1,114 @@
+package failpoint
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// failed is the status with which runsc ends on an error.
+const failed = 128
+
+// Main is the program runsc-fp. It returns the exit status, when it returns.
+func Main() int {
+	self, err := os.Readlink("/proc/self/exe")
+	if err != nil {
+		return complain(err)
+	}
+	d := Dir(filepath.Dir(self))
+	r, err := d.find(os.Args[1:])
+	if err != nil {
+		return complain(err)
+	}
+	switch r.Fault {
+	case "":
+		return complain(syscall.Exec(d.real(), append([]string{d.real()}, os.Args[1:]...), os.Environ()))
+	case LateFail, LateHang, LateDie, Cut:
+		if err := d.perform(r); err != nil {
+			return complain(err)
+		}
+	}
+	switch r.Fault {
+	case Hang, LateHang:
+		for {
+			time.Sleep(time.Hour)
+		}
+	case Die, LateDie, Cut:
+		return complain(unix.Kill(os.Getpid(), unix.SIGKILL))
+	}
+	if r.Message == "" {
+		r.Message = "failpoint: " + r.Command
+	}
+	return fail(r.Message)
+}
+
+// find looks for a rule about a call with these arguments: global flags, the command, and the container somewhere.
+func (d Dir) find(arguments []string) (Rule, error) {
+	command := ""
+	for _, a := range arguments {
+		if command == "" && !strings.HasPrefix(a, "-") {
+			command = a
+			continue
+		}
+		if _, err := os.Stat(d.rules(a)); err == nil && command != "" && filepath.Base(a) == a {
+			return d.take(command, a)
+		}
+	}
+	return Rule{}, nil
+}
+
+// perform has the real runsc do the work, with this process's streams and descriptors.
+func (d Dir) perform(r Rule) error {
+	runtime.LockOSThread() // it ends with the thread that began it
+	cmd := exec.Command(d.real(), os.Args[1:]...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	if flags, err := unix.FcntlInt(3, unix.F_GETFD, 0); err == nil && flags&unix.FD_CLOEXEC == 0 {
+		cmd.ExtraFiles = []*os.File{os.NewFile(3, "given")}
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	if r.Fault == Cut {
+		time.Sleep(r.After)
+		_ = cmd.Process.Kill() // it may be through already
+	}
+	_ = cmd.Wait() // how it ended is not what is told
+	return nil
+}
+
+// fail writes the error where runsc does: into the log that its arguments name.
+func fail(message string) int {
+	for _, a := range os.Args {
+		path, ok := strings.CutPrefix(a, "--log=")
+		if !ok {
+			continue
+		}
+		line, err := json.Marshal(map[string]any{"msg": message, "level": "error", "time": time.Now()})
+		if err != nil {
+			return complain(err)
+		}
+		f, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
+		if err != nil {
+			return complain(err)
+		}
+		defer f.Close()
+		if _, err := f.Write(line); err != nil {
+			return complain(err)
+		}
+	}
+	return failed
+}
+
+func complain(err error) int {
+	fmt.Fprintln(os.Stderr, "runsc-fp:", err)
+	return failed
+}

@@ -1,0 +1,132 @@
+package crash
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hibernate-runtime/hibernate/shim/journal"
+)
+
+// A stepper holds a shim whenever it is about to write a step into its journal: the kernel asks the stepper before it
+// lets the shim open the file. So a shim can be met within each step, even one of microseconds, and goes nowhere.
+type stepper struct {
+	*testing.T
+	path     string // of the journal
+	fanotify int
+	asks     chan *ask // the shim's requests
+	last     journal.Entry
+	ending   sync.Once
+	ended    chan struct{}
+}
+
+// ask is the shim's request to write its next step.
+type ask struct {
+	s  *stepper
+	fd int32
+}
+
+// step begins to hold the app's shim. release must be called; the test's end does, too.
+func step(t *testing.T, a *app) *stepper {
+	t.Helper()
+	dir := a.w.Path(filepath.Join(a.bundle(), "hibernate"))
+	s := &stepper{T: t, path: filepath.Join(dir, "journal.json"), asks: make(chan *ask, 64), ended: make(chan struct{})}
+	var err error
+	s.last, err = journal.Read(s.path)
+	a.must(err)
+	s.fanotify, err = unix.FanotifyInit(unix.FAN_CLASS_CONTENT|unix.FAN_CLOEXEC|unix.FAN_NONBLOCK, unix.O_RDONLY)
+	a.must(err)
+	a.must(unix.FanotifyMark(s.fanotify, unix.FAN_MARK_ADD, unix.FAN_OPEN_PERM|unix.FAN_EVENT_ON_CHILD, unix.AT_FDCWD, dir))
+	var loop sync.WaitGroup
+	loop.Go(s.loop)
+	t.Cleanup(func() { s.release(); loop.Wait() })
+	return s
+}
+
+// until lets the shim go on to the step, which it has then journalled and is in; it can't begin another one. Transitions
+// that end before the step are passed over.
+func (s *stepper) until(step string) {
+	s.Helper()
+	for s.last.Step != step {
+		select {
+		case a := <-s.asks:
+			a.allow()
+		case <-time.After(patience):
+			s.Fatalf("the shim never came to the step %s; its last was %s", step, s.last.Step)
+		}
+		eventually(s.T, "the shim journals", func() bool {
+			now, err := journal.Read(s.path)
+			if err != nil || now == s.last {
+				return false
+			}
+			s.last = now
+			return true
+		})
+	}
+}
+
+// release holds the shim no more.
+func (s *stepper) release() { s.ending.Do(func() { close(s.ended) }) }
+
+// loop answers the kernel. Closing its descriptor allows whatever is still asked.
+func (s *stepper) loop() {
+	defer unix.Close(s.fanotify)
+	buffer := make([]byte, 4096)
+	for {
+		select {
+		case <-s.ended:
+			return
+		default:
+		}
+		fds := []unix.PollFd{{Fd: int32(s.fanotify), Events: unix.POLLIN}}
+		if _, err := unix.Poll(fds, 10); err != nil && !errors.Is(err, unix.EINTR) {
+			s.Error("fanotify:", err)
+			return
+		}
+		n, err := unix.Read(s.fanotify, buffer)
+		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			s.Error("fanotify:", err)
+			return
+		}
+		s.sort(buffer[:n])
+	}
+}
+
+// sort puts the shim's writes of the journal forward, and allows all else.
+func (s *stepper) sort(events []byte) {
+	const size = int(unsafe.Sizeof(unix.FanotifyEventMetadata{}))
+	for len(events) >= size {
+		e := (*unix.FanotifyEventMetadata)(unsafe.Pointer(&events[0]))
+		events = events[e.Event_len:]
+		a := &ask{s: s, fd: e.Fd}
+		name, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", e.Fd))
+		if err != nil || int(e.Pid) == os.Getpid() || filepath.Base(name) != "journal.json.new" {
+			a.allow()
+			continue
+		}
+		select {
+		case s.asks <- a:
+		case <-s.ended:
+			a.allow()
+		}
+	}
+}
+
+func (a *ask) allow() {
+	response := unix.FanotifyResponse{Fd: a.fd, Response: unix.FAN_ALLOW}
+	raw := unsafe.Slice((*byte)(unsafe.Pointer(&response)), unsafe.Sizeof(response))
+	if _, err := unix.Write(a.s.fanotify, raw); err != nil && !errors.Is(err, unix.ENOENT) {
+		a.s.Error("fanotify:", err)
+	}
+	unix.Close(int(a.fd))
+}
