@@ -2,8 +2,7 @@
 // containerd, the holder, the sandbox, the disk and the snapshot. What can be kept must be kept, what is lost must be
 // told, and nothing may be left behind.
 //
-// An *app* is a test server whose state is known, so that a loss is seen. A *stepper* holds a shim at each step that it
-// journals.
+// An *app* is a test server whose state is known, so that a loss is seen.
 package crash
 
 import (
@@ -22,6 +21,7 @@ import (
 	"time"
 
 	"github.com/hibernate-runtime/hibernate/integration/harness"
+	"github.com/hibernate-runtime/hibernate/integration/stepper"
 )
 
 // patience bounds everything that is waited for; nothing here takes so long unless it fails.
@@ -300,6 +300,12 @@ func (a *app) log() string {
 
 func (a *app) bundle() string {
 	return filepath.Join(a.w.Dir, "state/io.containerd.runtime.v2.task", a.w.Name, a.id)
+}
+
+// step begins to hold the app's shim at each step that it journals.
+func step(t *testing.T, a *app) *stepper.Stepper {
+	t.Helper()
+	return stepper.Hold(t, a.w.Path(filepath.Join(a.bundle(), "hibernate")))
 }
 
 // snapshots is the directory of the app's local tier.

@@ -60,9 +60,9 @@ func TestDiskFullDuringCheckpoint(t *testing.T) {
 		}
 		done <- err
 	}()
-	hold.until("checkpoint") // which has the space for it, until now
+	hold.Until("checkpoint") // which has the space for it, until now
 	a.resize(heap / 4)
-	hold.release()
+	hold.Release()
 	err := <-done
 	if !strings.Contains(err.Error(), "space") {
 		t.Errorf("the failure doesn't tell of space: %v", err)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/hibernate-runtime/hibernate/integration/harness"
+	"github.com/hibernate-runtime/hibernate/integration/stepper"
 )
 
 // The steps of a transition, in the order in which they are journalled; those of a wake overlap in part.
@@ -27,7 +28,7 @@ var (
 )
 
 // walk begins a transition of an app and stops its shim within a step.
-func (a *app) walk(waking bool, name string) *stepper {
+func (a *app) walk(waking bool, name string) *stepper.Stepper {
 	a.Helper()
 	if waking {
 		a.sleep()
@@ -40,7 +41,7 @@ func (a *app) walk(waking bool, name string) *stepper {
 			_, _ = a.w.Sleep(a.ctx(), a.id) // again, when the end of a connection undoes it
 		}
 	}()
-	hold.until(name)
+	hold.Until(name)
 	return hold
 }
 
@@ -62,7 +63,7 @@ func TestShimKilledAtEachStep(t *testing.T) {
 				r, err := w.Record(a.id)
 				a.must(err)
 				a.must(syscall.Kill(r.Pid, syscall.SIGKILL))
-				hold.release()
+				hold.Release()
 				a.shimGone()
 				if left := a.namespaces(); left != 0 {
 					t.Errorf("%s: %d namespaces are left", name, left)
@@ -115,7 +116,7 @@ func TestTaskKilledAtEachStep(t *testing.T) {
 					t.Errorf("%s: the kill came back while the shim is held: %v", name, err)
 				case <-time.After(150 * time.Millisecond):
 				}
-				hold.release()
+				hold.Release()
 				a.must(<-killed)
 				if e := exit(); e.status != 137 {
 					t.Errorf("%s: the status is %d, not 137", name, e.status)

@@ -1,4 +1,13 @@
-package crash
+// Package stepper stops a shim within a step of its transitions, in tests.
+//
+// A *stepper* holds a shim whenever it is about to write a step into its journal: the kernel (fanotify) asks the stepper
+// before it lets the shim open the file. So a shim can be met within each step, even one of microseconds, and goes nowhere.
+//
+//	hold := stepper.Hold(t, filepath.Join(bundle, "hibernate"))
+//	… begin a hibernation …
+//	hold.Until("checkpoint") // it is in that step, and can't begin another
+//	hold.Release()
+package stepper
 
 import (
 	"errors"
@@ -15,9 +24,11 @@ import (
 	"github.com/hibernate-runtime/hibernate/shim/journal"
 )
 
-// A stepper holds a shim whenever it is about to write a step into its journal: the kernel asks the stepper before it
-// lets the shim open the file. So a shim can be met within each step, even one of microseconds, and goes nowhere.
-type stepper struct {
+// patience bounds what is waited for.
+const patience = 30 * time.Second
+
+// A Stepper holds one shim.
+type Stepper struct {
 	*testing.T
 	path     string // of the journal
 	fanotify int
@@ -29,30 +40,29 @@ type stepper struct {
 
 // ask is the shim's request to write its next step.
 type ask struct {
-	s  *stepper
+	s  *Stepper
 	fd int32
 }
 
-// step begins to hold the app's shim. release must be called; the test's end does, too.
-func step(t *testing.T, a *app) *stepper {
+// Hold begins to hold the shim whose journal is in dir. Release must be called; the test's end does, too.
+func Hold(t *testing.T, dir string) *Stepper {
 	t.Helper()
-	dir := a.w.Path(filepath.Join(a.bundle(), "hibernate"))
-	s := &stepper{T: t, path: filepath.Join(dir, "journal.json"), asks: make(chan *ask, 64), ended: make(chan struct{})}
+	s := &Stepper{T: t, path: filepath.Join(dir, "journal.json"), asks: make(chan *ask, 64), ended: make(chan struct{})}
 	var err error
 	s.last, err = journal.Read(s.path)
-	a.must(err)
+	s.must(err)
 	s.fanotify, err = unix.FanotifyInit(unix.FAN_CLASS_CONTENT|unix.FAN_CLOEXEC|unix.FAN_NONBLOCK, unix.O_RDONLY)
-	a.must(err)
-	a.must(unix.FanotifyMark(s.fanotify, unix.FAN_MARK_ADD, unix.FAN_OPEN_PERM|unix.FAN_EVENT_ON_CHILD, unix.AT_FDCWD, dir))
+	s.must(err)
+	s.must(unix.FanotifyMark(s.fanotify, unix.FAN_MARK_ADD, unix.FAN_OPEN_PERM|unix.FAN_EVENT_ON_CHILD, unix.AT_FDCWD, dir))
 	var loop sync.WaitGroup
 	loop.Go(s.loop)
-	t.Cleanup(func() { s.release(); loop.Wait() })
+	t.Cleanup(func() { s.Release(); loop.Wait() })
 	return s
 }
 
-// until lets the shim go on to the step, which it has then journalled and is in; it can't begin another one. Transitions
+// Until lets the shim go on to the step, which it has then journalled and is in; it can't begin another one. Transitions
 // that end before the step are passed over.
-func (s *stepper) until(step string) {
+func (s *Stepper) Until(step string) {
 	s.Helper()
 	for s.last.Step != step {
 		select {
@@ -61,22 +71,34 @@ func (s *stepper) until(step string) {
 		case <-time.After(patience):
 			s.Fatalf("the shim never came to the step %s; its last was %s", step, s.last.Step)
 		}
-		eventually(s.T, "the shim journals", func() bool {
-			now, err := journal.Read(s.path)
-			if err != nil || now == s.last {
-				return false
-			}
-			s.last = now
-			return true
-		})
+		s.written()
 	}
 }
 
-// release holds the shim no more.
-func (s *stepper) release() { s.ending.Do(func() { close(s.ended) }) }
+// written waits until the step that was allowed is in the journal.
+func (s *Stepper) written() {
+	s.Helper()
+	for begin := time.Now(); time.Since(begin) < patience; time.Sleep(time.Millisecond) {
+		if now, err := journal.Read(s.path); err == nil && now != s.last {
+			s.last = now
+			return
+		}
+	}
+	s.Fatal("the shim does not journal")
+}
+
+func (s *Stepper) must(err error) {
+	s.Helper()
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
+// Release holds the shim no more.
+func (s *Stepper) Release() { s.ending.Do(func() { close(s.ended) }) }
 
 // loop answers the kernel. Closing its descriptor allows whatever is still asked.
-func (s *stepper) loop() {
+func (s *Stepper) loop() {
 	defer unix.Close(s.fanotify)
 	buffer := make([]byte, 4096)
 	for {
@@ -103,7 +125,7 @@ func (s *stepper) loop() {
 }
 
 // sort puts the shim's writes of the journal forward, and allows all else.
-func (s *stepper) sort(events []byte) {
+func (s *Stepper) sort(events []byte) {
 	const size = int(unsafe.Sizeof(unix.FanotifyEventMetadata{}))
 	for len(events) >= size {
 		e := (*unix.FanotifyEventMetadata)(unsafe.Pointer(&events[0]))
