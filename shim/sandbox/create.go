@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"time"
 
@@ -138,7 +139,7 @@ func (w *Workload) mountRootfs(_ context.Context, req CreateRequest, u *undo.Sta
 func (w *Workload) openStdio(ctx context.Context, req CreateRequest, u *undo.Stack) error {
 	c := &Container{
 		ID: w.opts.ID, Bundle: w.opts.Bundle, Terminal: req.Terminal, ended: make(chan struct{}),
-		Stdio: stdio.Config{Stdin: req.Stdin, Stdout: req.Stdout, Stderr: req.Stderr, Terminal: req.Terminal},
+		Stdio: w.withLogger(stdio.Config{Stdin: req.Stdin, Stdout: req.Stdout, Stderr: req.Stderr, Terminal: req.Terminal}),
 		execs: make(map[string]*Exec), state: lifecycle.Created,
 	}
 	relay, err := stdio.Open(ctx, c.Stdio)
@@ -149,6 +150,21 @@ func (w *Workload) openStdio(ctx context.Context, req CreateRequest, u *undo.Sta
 	c.relay = relay
 	w.containers = []*Container{c}
 	return nil
+}
+
+// withLogger adds what a logging program needs. It is started beside the sandbox, in the shim's own control group, and
+// the reaper sees its end.
+func (w *Workload) withLogger(c stdio.Config) stdio.Config {
+	c.ID, c.Namespace = w.opts.ID, w.opts.Namespace
+	c.Start = func(cmd *exec.Cmd) (<-chan struct{}, error) {
+		if err := cmd.Start(); err != nil {
+			return nil, err
+		}
+		exits, ended := w.opts.Exits.Watch(cmd.Process.Pid), make(chan struct{})
+		go func() { <-exits; close(ended) }()
+		return ended, nil
+	}
+	return c
 }
 
 func (w *Workload) openSnapshots(_ context.Context, _ CreateRequest, u *undo.Stack) error {

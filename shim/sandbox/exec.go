@@ -83,7 +83,7 @@ func (w *Workload) claimExec(e *Exec) error {
 }
 
 func (w *Workload) launch(ctx context.Context, e *Exec) (int, error) {
-	relay, err := stdio.Open(ctx, e.Stdio)
+	relay, err := stdio.Open(ctx, w.withLogger(e.Stdio))
 	if err != nil {
 		return 0, err
 	}

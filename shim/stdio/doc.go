@@ -7,6 +7,10 @@
 // comes back finds what was written meanwhile, and sees the end of a stream
 // only when the container has ended.
 //
+// A *logger* is a program that containerd names in place of FIFOs. It is started
+// once, in Open, by whoever reaps the shim's children, and reads the same two
+// pipes through all sandboxes, so that logs go on where they were.
+//
 // Output has no copy in it. The sandbox's end of stdout is the FIFO itself:
 // nothing to lose when the shim dies, no memory for a sleeper, and a slow
 // reader slows its container and nobody else. The end is write-only, since

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -25,11 +26,7 @@ func openOutput(uri string) (*output, error) {
 		return nil, err
 	}
 	if !t.fifo {
-		f, err := os.OpenFile(t.path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
-		if err != nil {
-			return nil, fmt.Errorf("standard stream: %w", err)
-		}
-		return &output{sandbox: f}, nil
+		return openFile(t.path)
 	}
 	hold, err := openBoth(t.path)
 	if err != nil {
@@ -40,6 +37,19 @@ func openOutput(uri string) (*output, error) {
 		return nil, errors.Join(fmt.Errorf("standard stream: %w", err), hold.Close())
 	}
 	return &output{sandbox: f, hold: hold}, nil
+}
+
+// openFile opens a file to append to, whatever other writers and sandboxes before
+// have written. It is made with the mode that containerd gives logs.
+func openFile(path string) (*output, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, fmt.Errorf("standard stream: %w", err)
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("standard stream: %w", err)
+	}
+	return &output{sandbox: f}, nil
 }
 
 // openBoth opens a FIFO for reading and writing, which never blocks.

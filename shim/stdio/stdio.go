@@ -4,14 +4,20 @@ import (
 	"context"
 	"errors"
 	"os"
+	"strings"
 )
 
 // Config names the streams as containerd does: a path of a FIFO or file, or a
-// URI fifo:// or file://; "" for none.
+// URI; "" for none. A file:// of stdout takes both outputs, and so does the
+// program of a binary:// or binary-v2://, whatever Stderr says.
 type Config struct {
 	Stdin, Stdout, Stderr string
 	Terminal              bool   // a pty on stdin and stdout; Stderr is not used
 	Dir                   string // for the console socket; "" is the temporary directory
+
+	// For a logger: whose it is, and who starts it.
+	ID, Namespace string
+	Start         Start
 
 	// OnInput, when set, is called after input from the client has been put
 	// where the sandbox finds it. It must not block.
@@ -25,34 +31,47 @@ type Relay struct {
 	out      *output   // nil: no stdout
 	err      *output   // nil: no stderr
 	terminal *terminal // nil: not a terminal
+	logger   *logger   // nil: the outputs go elsewhere
 }
 
-// Open opens what Config names, without waiting for the other side. ctx bounds
-// only Open itself.
+// Open opens what Config names, without waiting for the other side; for a logger
+// it waits until that is ready. ctx bounds only Open itself.
 func Open(ctx context.Context, c Config) (*Relay, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	r := &Relay{}
-	if err := r.open(c); err != nil {
+	if err := r.open(ctx, c); err != nil {
 		return nil, errors.Join(err, r.abandon())
 	}
 	return r, nil
 }
 
-func (r *Relay) open(c Config) (err error) {
-	if r.out, err = openOutput(c.Stdout); err != nil {
+func (r *Relay) open(ctx context.Context, c Config) (err error) {
+	if r.logger, err = r.openOutputs(ctx, c); err != nil {
 		return err
 	}
 	if c.Terminal {
 		r.terminal, err = openConsole(c, r.out)
 		return err
 	}
-	if r.err, err = openOutput(c.Stderr); err != nil {
-		return err
-	}
 	r.in, err = openInput(c.Stdin, c.OnInput)
 	return err
+}
+
+func (r *Relay) openOutputs(ctx context.Context, c Config) (l *logger, err error) {
+	if isLogger(c.Stdout) {
+		l, r.out, r.err, err = openLogger(ctx, c)
+		return l, err
+	}
+	if r.out, err = openOutput(c.Stdout); err != nil || c.Terminal {
+		return nil, err
+	}
+	if c.Stderr != "" && strings.HasPrefix(c.Stdout, "file://") {
+		c.Stderr = c.Stdout
+	}
+	r.err, err = openOutput(c.Stderr)
+	return nil, err
 }
 
 // Files are the sandbox's ends, nil where there is no stream. The same files
@@ -100,7 +119,7 @@ func (r *Relay) CloseStdin() error {
 // Finish is called once the process has ended. It closes the sandbox's ends,
 // lets the readers have what was written, and closes all else. It waits for a
 // reader only where there is something to read and nobody has the FIFO open; ctx
-// bounds that. The relay is of no use afterwards, whatever Finish returns.
+// bounds that. A logger has nine seconds to end. The relay is of no use afterwards, whatever Finish returns.
 func (r *Relay) Finish(ctx context.Context) error {
 	var errs []error
 	if r.terminal != nil {
@@ -109,7 +128,8 @@ func (r *Relay) Finish(ctx context.Context) error {
 	if r.in != nil {
 		errs = append(errs, r.in.close())
 	}
-	return errors.Join(append(errs, r.out.close(ctx), r.err.close(ctx))...)
+	errs = append(errs, r.out.close(ctx), r.err.close(ctx))
+	return errors.Join(append(errs, r.logger.close())...)
 }
 
 // abandon closes what a failed Open has opened.

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// ErrUnsupportedScheme is for URIs of streams that this shim doesn't serve,
-// such as binary://, which names a logging program.
+// ErrUnsupportedScheme is for URIs of streams that this shim doesn't serve, and
+// for a logger anywhere but on stdout.
 var ErrUnsupportedScheme = errors.New("unsupported scheme of a standard stream")
 
 // target is one parsed stream of Config.
@@ -33,7 +33,7 @@ func parse(uri string) (target, error) {
 		return target{path: path}, nil
 	case "fifo", "":
 	default:
-		return target{}, fmt.Errorf("%w: %s:// in %q: use a FIFO or file://", ErrUnsupportedScheme, scheme, uri)
+		return target{}, fmt.Errorf("%w: %s:// in %q: use a FIFO or file://, or a logger for stdout", ErrUnsupportedScheme, scheme, uri)
 	}
 	info, err := os.Stat(path)
 	if err != nil {
