@@ -136,7 +136,7 @@ func testInputThroughSleep(t *testing.T, n *node) {
 		}
 	}
 	say("first")
-	n.until("the echo", func() (bool, string) { return p.out.has("first\n"), p.out.String() })
+	n.until("the echo", func() (bool, string) { return p.out.has("first\n") && n.running("in"), p.out.String() })
 	n.sleep("in")
 	say("second")
 	n.is("in", "asleep")
@@ -155,6 +155,28 @@ func testInputThroughSleep(t *testing.T, n *node) {
 		t.Errorf("status %d, output %q, errors %q", code, p.out, p.errs)
 	}
 	n.must("containers", "delete", "in")
+}
+
+// A program that ends as soon as it is awake has run once: it is not restored again, nor started anew.
+func testEndsAtOnce(t *testing.T, n *node) {
+	n.imported("testserver")
+	for i := range 5 {
+		id := fmt.Sprint("brief-", i)
+		p := n.start(n.RunArgs(shell(id, "cat; echo end; exit 6"))...)
+		if _, err := fmt.Fprintln(p.in, "first"); err != nil {
+			t.Fatal(err)
+		}
+		n.until("the echo", func() (bool, string) { return p.out.has("first\n") && n.running(id), p.out.String() })
+		n.sleep(id)
+		if err := p.in.Close(); err != nil {
+			t.Fatal(err)
+		}
+		_, _ = n.Wake(n.context(), id) // it may have ended before the answer
+		if code := p.end(t); code != 6 || p.out.String() != "first\nend\n" {
+			t.Errorf("round %d: status %d, output %q, errors %q", i, code, p.out, p.errs)
+		}
+		n.must("containers", "delete", id)
+	}
 }
 
 // An id is free again as soon as its container is gone.

@@ -38,6 +38,7 @@ func TestVerbs(t *testing.T) {
 		{"bad-logger", testBadLogger},
 		{"attach", testAttach},
 		{"input-through-sleep", testInputThroughSleep},
+		{"ends-at-once", testEndsAtOnce},
 		{"exec", testExec},
 		{"live-exec", testLiveExec},
 		{"silent-exec", testSilentExec},

@@ -25,9 +25,8 @@ func (w *Workload) sandboxExited(generation int, e reap.Exit) {
 	}
 	t := w.transition
 	w.mu.Unlock()
-	if t != nil { // a hibernation is undone; a wake that has come too far to fail is ended below
-		t.cancel(ErrExited)
-		<-t.done
+	if t != nil {
+		t.outlive(restoreGrace)
 	}
 	w.mu.Lock()
 	ended := generation == w.generation && !w.expected && w.state == lifecycle.Awake
@@ -35,6 +34,26 @@ func (w *Workload) sandboxExited(generation int, e reap.Exit) {
 	if ended {
 		w.containerEnded(uint32(e.Status), e.At)
 	}
+}
+
+// restoreGrace is how long a wake may go on whose sandbox has ended.
+const restoreGrace = time.Second
+
+// outlive ends a transition whose sandbox has ended by itself. A hibernation is undone. A wake is let come to its own end
+// first: a program that ends as soon as it is restored may have done its last work before runsc has told of the restore,
+// and must not run again from the same snapshot, or from the start.
+func (t *transition) outlive(grace time.Duration) {
+	if t.record.GetKind() == "wake" {
+		timer := time.NewTimer(grace)
+		defer timer.Stop()
+		select {
+		case <-t.done:
+			return
+		case <-timer.C:
+		}
+	}
+	t.cancel(ErrExited)
+	<-t.done
 }
 
 // watchHolder ends the container when somebody kills the process that containerd knows as its own.
