@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -51,6 +52,7 @@ func startAnchor(ctx context.Context, w *World) (_ *anchor, err error) {
 		}
 	}()
 	a.cmd = exec.Command("unshare", "--mount", "--net", "--propagation", "private", "sh", "-c", worldScript)
+	a.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a terminal's interrupt is for us alone: it cleans up after us
 	a.cmd.Env = append(os.Environ(),
 		"DIR="+w.Dir, "NAME="+w.Name, "CGROUP="+a.cgroup, "PLUGINS="+filepath.Join(w.root, ".tools/cni"),
 		"CLIENT_NET="+w.subnets.client, "PLAIN_NET="+w.subnets.plain)

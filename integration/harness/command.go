@@ -18,12 +18,12 @@ import (
 const commandDeadline = time.Minute
 
 // Command prepares a program inside the world. name is looked up in bin/, .tools/ and PATH. Its working directory is /.
-// It is killed when ctx ends.
+// It is killed when ctx ends, and not interrupted with us from a terminal.
 func (w *World) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	enter := []string{"--target", strconv.Itoa(w.anchor.pid()), "--mount", "--net", "--", w.lookup(name)}
 	cmd := exec.CommandContext(ctx, "nsenter", append(enter, args...)...)
 	cmd.Env = append(os.Environ(), "PATH="+w.searchPath())
-	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(w.anchor.cgroupF.Fd())}
+	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(w.anchor.cgroupF.Fd()), Setpgid: true}
 	cmd.WaitDelay = 5 * time.Second
 	return cmd
 }
