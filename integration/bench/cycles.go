@@ -100,7 +100,7 @@ func (o *ours) use(ctx context.Context) (u usage, err error) {
 	}
 	out, err := o.world.Shell(ctx, fmt.Sprintf(`
 ls /run/netns %[2]s/netns/* | wc -l
-for n in '' '-n %[1]s'; do ip $n rule; ip $n route show table all; ip $n neigh; ip $n link; done | wc -l
+for n in '' '-n %[1]s'; do ip $n rule; ip $n route show table all; ip $n neigh show nud permanent; ip $n link; done | wc -l
 { nft list ruleset; ip netns exec %[1]s nft list ruleset; } | wc -l`, o.pod.Name, o.world.RunDir()))
 	if err != nil {
 		return u, err

@@ -27,11 +27,11 @@ const tailSize = 128
 var (
 	full = plan{
 		sizes: []int{16, 128, 512, 1024}, rounds: 20, tail: 200, cold: 20, written: 10, four: 20, asleep: 3, cycles: 50,
-		pairs: 9, download: 1024, loadMillis: 3000,
+		pairs: 15, download: 512, loadMillis: 1000,
 	}
 	quick = plan{
 		sizes: []int{16, 128, 512}, rounds: 7, tail: 40, cold: 5, written: 3, four: 5, asleep: 1, cycles: 50,
-		pairs: 7, download: 256, loadMillis: 1000,
+		pairs: 11, download: 128, loadMillis: 500,
 	}
 )
 
