@@ -155,6 +155,8 @@ func (w *Workload) killExec(ctx context.Context, c *Container, exec string, sign
 		return fmt.Errorf("exec %s has ended: %w", exec, ErrNotFound)
 	case pid == 0:
 		return fmt.Errorf("exec %s has not started: %w", exec, ErrPrecondition)
+	case signal == 0: // asks whether it is there
+		return nil
 	}
 	err = w.runsc.Kill(ctx, w.opts.ID, runsc.KillOptions{Signal: signal, Pid: pid})
 	if errors.Is(err, runsc.ErrNotRunning) || errors.Is(err, runsc.ErrNotFound) {

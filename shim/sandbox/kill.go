@@ -26,6 +26,8 @@ func (w *Workload) Kill(ctx context.Context, id, exec string, signal syscall.Sig
 		return err
 	case exec != "":
 		return w.killExec(ctx, c, exec, signal)
+	case signal == 0: // asks whether it is there
+		return nil
 	case signal == syscall.SIGKILL:
 		return w.killNow(ctx)
 	}
@@ -59,7 +61,7 @@ func (w *Workload) endByKill() {
 		<-t.done
 	}
 	w.mu.Lock()
-	runs := w.state == lifecycle.Awake && w.root().state != lifecycle.Created && (t == nil || t.err == nil)
+	runs := w.state == lifecycle.Awake && w.root().state == lifecycle.Running && (t == nil || t.err == nil)
 	w.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), undoTimeout)
 	defer cancel()
@@ -105,11 +107,44 @@ func (w *Workload) signal(ctx context.Context, signal syscall.Signal, all bool) 
 		return fmt.Errorf("deliver signal %d: %w", signal, err)
 	}
 	defer release()
-	err = w.runsc.Kill(ctx, w.opts.ID, runsc.KillOptions{Signal: signal, All: all})
+	how := runsc.KillOptions{Signal: signal, All: all}
+	if w.keepSignal(how) {
+		return nil
+	}
+	err = w.runsc.Kill(ctx, w.opts.ID, how)
 	if errors.Is(err, runsc.ErrNotRunning) || errors.Is(err, runsc.ErrNotFound) {
 		return fmt.Errorf("deliver signal %d: %w: %w", signal, ErrNotFound, err)
 	}
 	return err
+}
+
+// keepSignal keeps a signal to a paused container until it is resumed, as the kernel does for frozen processes.
+func (w *Workload) keepSignal(how runsc.KillOptions) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.root().state != lifecycle.Paused {
+		return false
+	}
+	w.signals = append(w.signals, how)
+	return true
+}
+
+// deliverKept delivers what came during a pause.
+func (w *Workload) deliverKept(ctx context.Context) error {
+	w.mu.Lock()
+	kept := w.signals
+	w.signals = nil
+	w.mu.Unlock()
+	for _, how := range kept {
+		err := w.runsc.Kill(ctx, w.opts.ID, how)
+		switch {
+		case errors.Is(err, runsc.ErrNotRunning), errors.Is(err, runsc.ErrNotFound): // an earlier one has ended it
+			return nil
+		case err != nil:
+			return fmt.Errorf("deliver signal %d, kept during the pause: %w", how.Signal, err)
+		}
+	}
+	return nil
 }
 
 // isStop says whether a signal asks a program to stop.

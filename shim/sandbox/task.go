@@ -118,7 +118,10 @@ func (w *Workload) Resume(ctx context.Context) error {
 	if err := w.runsc.Resume(ctx, w.opts.ID); err != nil {
 		return err
 	}
-	return w.userState(lifecycle.Resume)
+	if err := w.userState(lifecycle.Resume); err != nil {
+		return err
+	}
+	return w.deliverKept(ctx)
 }
 
 func (w *Workload) userState(e lifecycle.ContainerEvent) error {

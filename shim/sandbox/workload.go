@@ -67,10 +67,11 @@ type Workload struct {
 	transition *transition
 	generation int // counts sandboxes: tells the exit of an earlier one apart
 	sandboxPid int
-	madeBy     string // the version of runsc that made the sandbox
-	expected   bool   // the sandbox's end is our own doing
-	killed     bool   // by SIGKILL: it is about to end
-	busy       int    // requests that need the sandbox awake until they are done
+	madeBy     string              // the version of runsc that made the sandbox
+	expected   bool                // the sandbox's end is our own doing
+	killed     bool                // by SIGKILL: it is about to end
+	signals    []runsc.KillOptions // to a paused container, delivered when it goes on
+	busy       int                 // requests that need the sandbox awake until they are done
 	ports      []uint16
 	gate       string
 	cut        cut

@@ -29,7 +29,7 @@ func Classify(err error) error {
 	case errors.As(err, &aborted):
 		class = errdefs.ErrAborted
 	case errors.As(err, &illegal), errors.As(err, &refused), errors.Is(err, sandbox.ErrBlocked),
-		errors.Is(err, sandbox.ErrPrecondition):
+		errors.Is(err, sandbox.ErrPrecondition), errors.Is(err, sandbox.ErrKilled):
 		class = errdefs.ErrFailedPrecondition
 	case errors.As(err, &setting):
 		class = errdefs.ErrInvalidArgument
