@@ -52,6 +52,8 @@ func TestVerbs(t *testing.T) {
 		{"looks-running", testLooksRunning},
 		{"pause", testPause},
 		{"limits", testLimits},
+		{"starved", testStarved},
+		{"not-starved", testNotStarved},
 		{"shared-namespace", testSharedNamespace},
 		{"events", testEvents},
 		{"hooks", testHooks},

@@ -34,6 +34,8 @@ type driver interface {
 	metrics() (any, error)
 	cpu() (time.Duration, error)
 	memory() (uint64, error)
+	kills() (uint64, error)
+	watch() (counter, error) // of kills
 }
 
 // New creates the group named by linux.cgroupsPath, or joins it where it

@@ -182,10 +182,19 @@ func readField(file, name string) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	for line := range strings.Lines(string(data)) {
+	n, err := field(string(data), name)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", file, err)
+	}
+	return n, nil
+}
+
+// field finds a number in lines of "name number".
+func field(text, name string) (uint64, error) {
+	for line := range strings.Lines(text) {
 		if value, ok := strings.CutPrefix(line, name+" "); ok {
 			return strconv.ParseUint(strings.TrimSpace(value), 10, 64)
 		}
 	}
-	return 0, fmt.Errorf("%s has no %s", file, name)
+	return 0, fmt.Errorf("no %s", name)
 }

@@ -64,7 +64,7 @@ func Create(ctx context.Context, opts Options, req CreateRequest) (w *Workload, 
 		}
 	}()
 	for _, act := range []func(context.Context, CreateRequest, *undo.Stack) error{
-		w.findPrograms, w.makePlaces, w.mountRootfs, w.openStdio, w.openSnapshots, w.makeHolder, w.makeCgroup,
+		w.findPrograms, w.makePlaces, w.mountRootfs, w.openStdio, w.openSnapshots, w.makeHolder, w.makeCgroup, w.watchMemory,
 		w.runCreateHooks, w.makeInner, w.freezeSpec, w.findEarlier, w.checkVersion, w.createSandbox, w.publishRecord,
 	} {
 		if err := act(ctx, req, &u); err != nil {

@@ -98,6 +98,7 @@ func letGo(relay *stdio.Relay) (stop func() error) {
 
 // containerEnded records the end of the container, once, frees all that only a live one needs, and tells containerd.
 func (w *Workload) containerEnded(status uint32, at time.Time) {
+	starved := w.starvedNow() // by what ended it: what follows is our own doing
 	w.mu.Lock()
 	c := w.root()
 	next, err := c.state.Next(lifecycle.Exit)
@@ -127,6 +128,12 @@ func (w *Workload) containerEnded(status uint32, at time.Time) {
 	ctx, cancel := context.WithTimeout(context.Background(), undoTimeout)
 	defer cancel()
 	w.release(ctx, c, keep)
+	if starved {
+		w.tellStarved()
+	}
+	if w.stopMemory != nil { // whatever it tells, it tells before the end
+		w.stopMemory()
+	}
 	if starting != nil { // the end is told after the start
 		<-starting
 	}

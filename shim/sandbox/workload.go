@@ -48,6 +48,8 @@ type Workload struct {
 	created  time.Time
 	facts    facts
 
+	stopMemory func() // ends the watch for want of memory, and waits for it
+
 	background sync.WaitGroup // ladders and trims; Delete waits for them
 
 	// Set at Start, before the workload can hibernate, and never after.
@@ -67,11 +69,19 @@ type Workload struct {
 	transition *transition
 	generation int // counts sandboxes: tells the exit of an earlier one apart
 	sandboxPid int
+<<<<<<< Updated upstream
 	madeBy     string              // the version of runsc that made the sandbox
 	expected   bool                // the sandbox's end is our own doing
 	killed     bool                // by SIGKILL: it is about to end
 	signals    []runsc.KillOptions // to a paused container, delivered when it goes on
 	busy       int                 // requests that need the sandbox awake until they are done
+=======
+	madeBy     string // the version of runsc that made the sandbox
+	expected   bool   // the sandbox's end is our own doing
+	killed     bool   // by SIGKILL: it is about to end
+	kills      uint64 // for want of memory, as far as they were told
+	busy       int    // requests that need the sandbox awake until they are done
+>>>>>>> Stashed changes
 	ports      []uint16
 	gate       string
 	cut        cut
