@@ -69,19 +69,12 @@ type Workload struct {
 	transition *transition
 	generation int // counts sandboxes: tells the exit of an earlier one apart
 	sandboxPid int
-<<<<<<< Updated upstream
 	madeBy     string              // the version of runsc that made the sandbox
 	expected   bool                // the sandbox's end is our own doing
 	killed     bool                // by SIGKILL: it is about to end
+	kills      uint64              // for want of memory, as far as they were told
 	signals    []runsc.KillOptions // to a paused container, delivered when it goes on
 	busy       int                 // requests that need the sandbox awake until they are done
-=======
-	madeBy     string // the version of runsc that made the sandbox
-	expected   bool   // the sandbox's end is our own doing
-	killed     bool   // by SIGKILL: it is about to end
-	kills      uint64 // for want of memory, as far as they were told
-	busy       int    // requests that need the sandbox awake until they are done
->>>>>>> Stashed changes
 	ports      []uint16
 	gate       string
 	cut        cut
