@@ -21,14 +21,14 @@ LIST = go list -f '{{.ImportPath}} {{join .TestImports " "}} {{join .XTestImport
        awk '{ r = "unit"; for (i = 2; i <= NF; i++) if ($$i ~ /\/(internal\/testroot|integration\/harness)$$/) r = "root"; print r, $$1 }'
 UNIT = $(shell $(LIST) | awk '$$1 == "unit" { print $$2 }')
 ROOT = $(shell $(LIST) | awk '$$1 == "root" && $$2 !~ "^$(MODULE)/integration" { print $$2 }')
-E2E  = $(shell $(LIST) | awk '$$1 == "root" && $$2 ~ "^$(MODULE)/integration" { print $$2 }')
+E2E  = $(filter-out %/conformance,$(shell $(LIST) | awk '$$1 == "root" && $$2 ~ "^$(MODULE)/integration" { print $$2 }'))
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build tools images protos deps test check fmt vet staticcheck unit root e2e race full-moment demo bench short-bench install clean
+.PHONY: help build tools images protos deps test check fmt vet staticcheck unit root test-conformance e2e shimtest race full-moment demo bench short-bench install clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: deps tools images build ## The main job, shown: redis sleeps when idle and wakes when someone talks to it (root)
 	@go run ./integration/demo
@@ -38,6 +38,7 @@ test: ## Everything that is tested: checks, then the rings unit, root and e2e (r
 	@$(RING) check $(MAKE) --no-print-directory check
 	@$(RING) unit $(MAKE) --no-print-directory unit
 	@$(RING) root $(MAKE) --no-print-directory root
+	@$(RING) conformance $(MAKE) --no-print-directory test-conformance
 	@$(RING) e2e $(MAKE) --no-print-directory e2e
 
 bench: deps tools images build ## Measure, print a table and write .bench/bench.jsonl (root)
@@ -86,6 +87,13 @@ unit: ## Tests that need no root
 
 root: ## Tests of single packages with the kernel and real runsc (root)
 	@$(ROOT_RINGS) go test -count=1 -p 1 -timeout 10m $(ROOT)
+
+test-conformance: ## The shim alone over ttrpc, with no containerd, awake and asleep (root)
+	@cd integration/conformance && $(ROOT_RINGS) go test -count=1 -timeout 10m
+
+shimtest: tools build ## containerd's own suite for shims, built elsewhere: SHIMTEST=path/to/shimtest.test (root)
+	@[ -n "$(SHIMTEST)" ] || { echo "give the suite's binary: make shimtest SHIMTEST=path/to/shimtest.test"; exit 2; }
+	@sh integration/conformance/shimtest.sh "$(SHIMTEST)" $(SHIMTEST_FLAGS)
 
 e2e: ## Tests of the whole, with real containerd, runsc and servers (root)
 	@$(ROOT_RINGS) go test -count=1 -p 1 -timeout 30m $(E2E)

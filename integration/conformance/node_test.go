@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/log"
 
 	"github.com/hibernate-runtime/hibernate/integration/harness"
 )
@@ -27,6 +28,7 @@ import (
 var cases atomic.Int64
 
 func TestMain(m *testing.M) {
+	_ = log.SetLevel("fatal") // ttrpc's client tells of answers that nobody waits for any more
 	code := m.Run()
 	fmt.Printf("conformance: %d cases\n", cases.Load())
 	os.Exit(code)
