@@ -21,7 +21,7 @@ LIST = go list -f '{{.ImportPath}} {{join .TestImports " "}} {{join .XTestImport
        awk '{ r = "unit"; for (i = 2; i <= NF; i++) if ($$i ~ /\/(internal\/testroot|integration\/harness)$$/) r = "root"; print r, $$1 }'
 UNIT = $(shell $(LIST) | awk '$$1 == "unit" { print $$2 }')
 ROOT = $(shell $(LIST) | awk '$$1 == "root" && $$2 !~ "^$(MODULE)/integration" { print $$2 }')
-E2E  = $(filter-out %/conformance,$(shell $(LIST) | awk '$$1 == "root" && $$2 ~ "^$(MODULE)/integration" { print $$2 }'))
+E2E  = $(filter-out %/conformance %/faults,$(shell $(LIST) | awk '$$1 == "root" && $$2 ~ "^$(MODULE)/integration" { print $$2 }'))
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -86,7 +86,7 @@ unit: ## Tests that need no root
 	@cd integration/images && go test ./...
 
 root: ## Tests of single packages with the kernel and real runsc (root)
-	@$(ROOT_RINGS) go test -count=1 -p 1 -timeout 10m $(ROOT)
+	@$(ROOT_RINGS) sh tools/gotest.sh -count=1 -timeout 10m -- $(ROOT)
 
 test-conformance: ## The shim alone over ttrpc, with no containerd, awake and asleep (root)
 	@cd integration/conformance && $(ROOT_RINGS) go test -count=1 -timeout 10m
@@ -96,7 +96,7 @@ shimtest: tools build ## containerd's own suite for shims, built elsewhere: SHIM
 	@sh integration/conformance/shimtest.sh "$(SHIMTEST)" $(SHIMTEST_FLAGS)
 
 e2e: ## Tests of the whole, with real containerd, runsc and servers (root)
-	@$(ROOT_RINGS) go test -count=1 -p 1 -timeout 30m $(E2E)
+	@$(ROOT_RINGS) sh tools/gotest.sh -count=1 -timeout 10m -- $(E2E)
 
 full-moment: deps tools images build ## Data in the very moment of sleeping and waking, over 1000 transitions (root)
 	@$(ROOT_RINGS) HIBERNATE_FULL=1 go test -count=1 -timeout 30m ./integration/moment
@@ -104,9 +104,8 @@ full-moment: deps tools images build ## Data in the very moment of sleeping and 
 race: ## The unit ring under the race detector (needs a C compiler)
 	@CGO_ENABLED=1 go test -race -p $(JOBS) -timeout 10m $(UNIT)
 
-install: build ## Install the programs below $(DESTDIR)$(PREFIX)/bin
-	install -d $(DESTDIR)$(PREFIX)/bin
-	install -m 0755 $(addprefix bin/,$(PROGRAMS)) $(DESTDIR)$(PREFIX)/bin/
+install: tools build ## Install programs, runsc and configuration below $(DESTDIR) (PREFIX=/usr/local)
+	@PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) RUNSC=$(TOOLS)/runsc sh contrib/install.sh install
 
 clean: ## Remove what was built here; the user's cache of tools and images stays
 	rm -rf bin $(TOOLS) .bench

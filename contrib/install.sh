@@ -4,7 +4,7 @@
 #   contrib/install.sh [install | uninstall]
 #
 # Environment: PREFIX (default /usr/local), DESTDIR (default none: this machine), BIN (where the programs were built,
-# default bin). Configuration that is there is never touched, snapshots are never removed, nothing is restarted: it
+# default bin), RUNSC (a stamped runsc to install where none is; default none). Configuration that is there is never touched, snapshots are never removed, nothing is restarted: it
 # says what to do next.
 set -eu
 
@@ -34,6 +34,10 @@ do_install() {
 		mv -f "$DESTDIR$PREFIX/bin/.$p.new" "$DESTDIR$PREFIX/bin/$p"
 		echo "installed  $DESTDIR$PREFIX/bin/$p"
 	done
+	if [ -n "${RUNSC:-}" ] && [ ! -e "$DESTDIR$PREFIX/bin/runsc" ]; then
+		install -D -m 0755 "$RUNSC" "$DESTDIR$PREFIX/bin/runsc"
+		echo "installed  $DESTDIR$PREFIX/bin/runsc"
+	fi
 	keep_or_install "$contrib/config.toml" "$DESTDIR/etc/hibernate/config.toml"
 	keep_or_install "$contrib/containerd/hibernate.toml" "$DESTDIR/etc/containerd/conf.d/hibernate.toml"
 	install -d "$units"
