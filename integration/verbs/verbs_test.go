@@ -54,6 +54,7 @@ func TestVerbs(t *testing.T) {
 		{"limits", testLimits},
 		{"starved", testStarved},
 		{"not-starved", testNotStarved},
+		{"memory-through-sleep", testMemoryThroughSleep},
 		{"shared-namespace", testSharedNamespace},
 		{"events", testEvents},
 		{"hooks", testHooks},

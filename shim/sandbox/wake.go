@@ -113,6 +113,7 @@ func (w *Workload) restoreNewest(t *transition) error {
 	}
 	for attempt := 1; ; attempt++ {
 		if err = w.restore(t, s); err == nil {
+			w.background.Go(func() { w.uncache(s) })
 			return nil
 		}
 		w.opts.Log.Error("restore", "id", t.record.GetId(), "sequence", s.Manifest().Sequence, "attempt", attempt, "error", err)
@@ -228,6 +229,20 @@ func (w *Workload) awake(t *transition, outcome, detail string) {
 		case <-w.root().ended:
 		}
 	})
+}
+
+// uncacheAfter is when a wake's first work is done.
+const uncacheAfter = time.Second
+
+// uncache gives back the memory of a snapshot's files, which a workload that has been restored from them needs no more.
+func (w *Workload) uncache(s *snapshot.Snapshot) {
+	select {
+	case <-time.After(uncacheAfter):
+	case <-w.root().ended:
+	}
+	if err := s.Uncache(); err != nil {
+		w.opts.Log.Debug("give back the memory of a snapshot's files", "error", err)
+	}
 }
 
 // ladderAfter lets the first answers out before the checks, which take processor time from a sandbox that has just
