@@ -164,14 +164,29 @@ func (w *Workload) descend(t *transition, u *undo.Stack) error {
 	return nil
 }
 
-// resumeSandbox undoes a pause that may not have happened.
+// resumeSandbox undoes a pause that may not have happened. One that fails is tried again: a sandbox that stayed paused
+// would be lost to everybody.
 func (w *Workload) resumeSandbox(ctx context.Context) error {
-	err := w.runsc.Resume(ctx, w.opts.ID)
-	if errors.Is(err, runsc.ErrNotRunning) || errors.Is(err, runsc.ErrNotFound) {
-		return nil
+	ctx, cancel := context.WithTimeout(ctx, resumeWithin)
+	defer cancel()
+	for {
+		err := w.runsc.Resume(ctx, w.opts.ID)
+		if err == nil || errors.Is(err, runsc.ErrNotRunning) || errors.Is(err, runsc.ErrNotFound) {
+			return nil
+		}
+		w.opts.Log.Warn("resume", "error", err)
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(resumeAgain):
+		}
 	}
-	return err
 }
+
+const (
+	resumeWithin = undoTimeout - 5*time.Second // what else is to be undone has the rest
+	resumeAgain  = 100 * time.Millisecond
+)
 
 // quiesce stops the traffic both ways: what comes in first, so that answers still get out, then the rest. From here on
 // the kernel keeps what peers send, the proxy holds new connections, and either of them ends the hibernation. The ports
