@@ -26,7 +26,7 @@ func (w *Workload) sandboxExited(generation int, e reap.Exit) {
 	t := w.transition
 	w.mu.Unlock()
 	if t != nil {
-		t.outlive(restoreGrace)
+		t.outlive(restoreGrace, func() bool { return w.isCurrent(generation) })
 	}
 	w.mu.Lock()
 	ended := generation == w.generation && !w.expected && w.state == lifecycle.Awake
@@ -41,8 +41,9 @@ const restoreGrace = time.Second
 
 // outlive ends a transition whose sandbox has ended by itself. A hibernation is undone. A wake is let come to its own end
 // first: a program that ends as soon as it is restored may have done its last work before runsc has told of the restore,
-// and must not run again from the same snapshot, or from the start.
-func (t *transition) outlive(grace time.Duration) {
+// and must not run again from the same snapshot, or from the start. One that ended before it was restored is made again;
+// current then says that the sandbox is another one by now.
+func (t *transition) outlive(grace time.Duration, current func() bool) {
 	if t.record.GetKind() == "wake" {
 		timer := time.NewTimer(grace)
 		defer timer.Stop()
@@ -52,8 +53,17 @@ func (t *transition) outlive(grace time.Duration) {
 		case <-timer.C:
 		}
 	}
-	t.cancel(ErrExited)
+	if current() {
+		t.cancel(ErrExited)
+	}
 	<-t.done
+}
+
+// isCurrent says whether a sandbox is the workload's, and its end not our own doing.
+func (w *Workload) isCurrent(generation int) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return generation == w.generation && !w.expected
 }
 
 // watchHolder ends the container when somebody kills the process that containerd knows as its own.
@@ -97,7 +107,10 @@ func letGo(relay *stdio.Relay) (stop func() error) {
 }
 
 // containerEnded records the end of the container, once, frees all that only a live one needs, and tells containerd.
-func (w *Workload) containerEnded(status uint32, at time.Time) {
+func (w *Workload) containerEnded(status uint32, at time.Time) { w.end(status, at, false) }
+
+// end is containerEnded, which keeps the snapshots where asked to.
+func (w *Workload) end(status uint32, at time.Time, keep bool) {
 	starved := w.starvedNow() // by what ended it: what follows is our own doing
 	w.mu.Lock()
 	c := w.root()
@@ -106,7 +119,7 @@ func (w *Workload) containerEnded(status uint32, at time.Time) {
 		w.mu.Unlock()
 		return
 	}
-	keep := c.state == lifecycle.Created && w.state != lifecycle.Awake // what an earlier shim left sleeps on
+	keep = keep || c.state == lifecycle.Created && w.state != lifecycle.Awake // what an earlier shim left sleeps on
 	c.state, c.exit = next, Exit{Status: status, At: at}
 	starting, t := c.starting, w.transition
 	if err := w.move(lifecycle.End, nil); err != nil {

@@ -292,23 +292,12 @@ func (w *Workload) check(ctx context.Context, t *transition) []network.Rung {
 	return w.link.Check(ctx, ports)
 }
 
-// coldStart starts the container afresh inside the same task, because its state can't be restored, and says so.
+// coldStart starts the container afresh inside the same task, because its state can't be restored, and says so. When that
+// fails, too, the task ends, and the snapshot is as it was: the same container started again is restored, if it can be then.
 func (w *Workload) coldStart(t *transition, why error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), coldStartTimeout)
 	defer cancel()
-	w.keepUnused(why)
-	err := t.always("cold-start", func() error {
-		if err := w.local.SetState(ctx, snapshot.Awake); err != nil {
-			return err
-		}
-		if err := w.prepareInner(ctx); err != nil {
-			return err
-		}
-		if err := w.bootOnce(ctx); err != nil {
-			return err
-		}
-		return w.run(ctx)
-	})
+	err := t.always("cold-start", func() error { return w.startCold(ctx, why) })
 	if err == nil {
 		w.awake(t, "cold-started", why.Error())
 		return
@@ -316,8 +305,42 @@ func (w *Workload) coldStart(t *transition, why error) {
 	w.opts.Log.Error("cold start", "id", t.record.GetId(), "error", err)
 	err = errors.Join(why, err)
 	_ = w.discard(t)
+	w.giveBack(t)
 	w.endTransition(t, lifecycle.Block, "failed", err.Error(), err)
-	w.containerEnded(failedStatus, w.opts.Now())
+	w.end(failedStatus, w.opts.Now(), true)
+}
+
+// giveBack makes an intact snapshot be all of the workload again, after a wake that has come to nothing.
+func (w *Workload) giveBack(t *transition) {
+	ctx, cancel := context.WithTimeout(context.Background(), undoTimeout)
+	defer cancel()
+	_, err := w.local.Current()
+	if errors.Is(err, snapshot.ErrNone) || errors.Is(err, snapshot.ErrCorrupt) { // it is set aside
+		return
+	}
+	if err == nil {
+		err = w.local.SetState(ctx, snapshot.Asleep)
+	}
+	if err != nil {
+		w.opts.Log.Error("snapshot's head", "id", t.record.GetId(), "error", err)
+	}
+}
+
+func (w *Workload) startCold(ctx context.Context, why error) error {
+	if err := w.local.SetState(ctx, snapshot.Awake); err != nil {
+		return err
+	}
+	if err := w.prepareInner(ctx); err != nil {
+		return err
+	}
+	if err := w.bootOnce(ctx); err != nil {
+		return err
+	}
+	if err := w.runsc.Start(ctx, w.opts.ID); err != nil {
+		return err
+	}
+	w.keepUnused(why) // not before it is of no use any more
+	return w.openGate(ctx)
 }
 
 // keepUnused sets a snapshot aside that was not restored though it may be intact, as one of another runsc: the next
