@@ -94,7 +94,7 @@ func order(t *testing.T, n *node, m mood) {
 func TestOutOfMemory(t *testing.T) {
 	n := newNode(t, nil)
 	moods(t, func(t *testing.T, m mood) {
-		check(t, "exit status 137", func(t *testing.T) {
+		check(t, "told before the end, which is status 137", func(t *testing.T) {
 			c := n.run(t, m, options{stdin: true, memory: 160 << 20, args: []string{"sh", "-c", "read l; exec testserver -mib 600"}})
 			for range 2 { // the limit lives through sleep
 				c.nap()
@@ -104,6 +104,7 @@ func TestOutOfMemory(t *testing.T) {
 			c.wantExit("", 137)
 			c.delete("")
 			c.shutdown()
+			c.wantTopics("create", "start", "oom", "exit", "delete")
 		})
 	})
 }

@@ -52,8 +52,6 @@ func TestVerbs(t *testing.T) {
 		{"looks-running", testLooksRunning},
 		{"pause", testPause},
 		{"limits", testLimits},
-		{"starved", testStarved},
-		{"not-starved", testNotStarved},
 		{"memory-through-sleep", testMemoryThroughSleep},
 		{"shared-namespace", testSharedNamespace},
 		{"events", testEvents},
