@@ -113,8 +113,7 @@ func (in *Incoming) commit(ctx context.Context, m Manifest) (*Snapshot, error) {
 	if m.Epoch < before.Epoch {
 		return nil, fmt.Errorf("%w: %d, head has %d", ErrEpoch, m.Epoch, before.Epoch)
 	}
-	m.Sequence, m.Parent, m.Version = in.sequence, in.parent, ManifestVersion
-	m.Created, m.Files = in.l.now().UTC(), in.sealed.Files
+	m = in.complete(m)
 	if err := in.writeManifest(ctx, m); err != nil {
 		return nil, err
 	}

@@ -33,6 +33,7 @@ type CreateRequest struct {
 	Stdin      string
 	Stdout     string
 	Stderr     string
+	Checkpoint string // directory of a checkpoint to restore at Start; "" for none
 	ConfigPath string // runtime options
 	ConfigBody string
 }
@@ -65,7 +66,8 @@ func Create(ctx context.Context, opts Options, req CreateRequest) (w *Workload, 
 	}()
 	for _, act := range []func(context.Context, CreateRequest, *undo.Stack) error{
 		w.findPrograms, w.makePlaces, w.mountRootfs, w.openStdio, w.openSnapshots, w.makeHolder, w.makeCgroup, w.watchMemory,
-		w.runCreateHooks, w.makeInner, w.freezeSpec, w.findEarlier, w.checkVersion, w.createSandbox, w.publishRecord,
+		w.runCreateHooks, w.makeInner, w.freezeSpec, w.findEarlier, w.findCheckpoint, w.checkVersion, w.createSandbox,
+		w.publishRecord,
 	} {
 		if err := act(ctx, req, &u); err != nil {
 			return nil, err

@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"errors"
 	"strings"
 
@@ -26,19 +27,25 @@ var (
 	// ErrBlocked: an earlier wake failed, and on-restore-failure = block keeps the snapshot until a person decides.
 	ErrBlocked = errors.New("the workload is blocked: its last wake failed and on-restore-failure is block; " +
 		"see hibernatectl inspect, then hibernatectl wake to try again or delete the container")
+	// ErrPaused: a user has paused the container while it slept, so nothing wakes it.
+	ErrPaused = errors.New("a user has paused the container: resume it first")
 	// ErrPrecondition: the call is not possible in the present state.
 	ErrPrecondition = errors.New("not possible now")
 )
 
-// RefusedError says why a workload can't hibernate. Nothing was changed.
-type RefusedError struct{ Reasons []*shimv1.Reason }
+// RefusedError says why a workload can't hibernate, or can't do what Verb says. Nothing was changed.
+type RefusedError struct {
+	Reasons []*shimv1.Reason
+	Verb    string // "" is hibernate
+}
 
 func (e *RefusedError) Error() string {
 	details := make([]string, 0, len(e.Reasons))
 	for _, r := range e.Reasons {
 		details = append(details, r.GetDetail()+" ["+r.GetCode()+"]")
 	}
-	return "can't hibernate: " + strings.Join(details, "; ")
+	verb := cmp.Or(e.Verb, "hibernate")
+	return "can't " + verb + ": " + strings.Join(details, "; ")
 }
 
 // AbortedError says that a hibernation was undone. The workload runs on.

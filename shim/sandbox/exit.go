@@ -119,7 +119,8 @@ func (w *Workload) end(status uint32, at time.Time, keep bool) {
 		w.mu.Unlock()
 		return
 	}
-	keep = keep || c.state == lifecycle.Created && w.state != lifecycle.Awake // what an earlier shim left sleeps on
+	early := c.state == lifecycle.Created && w.state != lifecycle.Awake
+	keep = keep || early && w.export == nil // what an earlier shim left sleeps on
 	c.state, c.exit = next, Exit{Status: status, At: at}
 	starting, t := c.starting, w.transition
 	if err := w.move(lifecycle.End, nil); err != nil {

@@ -198,7 +198,7 @@ func (w *Workload) unwatchPackets() {
 
 // packet answers a packet for a sandbox that isn't there.
 func (w *Workload) packet(ctx context.Context) {
-	if _, err := w.Wake(ctx, "packet", ""); err != nil && ctx.Err() == nil {
+	if _, err := w.Wake(ctx, byPacket, ""); err != nil && ctx.Err() == nil && !errors.Is(err, ErrPaused) {
 		w.opts.Log.Warn("wake by a packet", "error", err)
 	}
 }

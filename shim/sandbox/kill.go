@@ -102,13 +102,16 @@ func (w *Workload) signal(ctx context.Context, signal syscall.Signal, all bool) 
 		w.containerEnded(128+uint32(signal), w.opts.Now())
 		return nil
 	}
+	how := runsc.KillOptions{Signal: signal, All: all}
+	if w.keepSignal(how) {
+		return nil
+	}
 	release, err := w.hold(ctx, "signal")
 	if err != nil {
 		return fmt.Errorf("deliver signal %d: %w", signal, err)
 	}
 	defer release()
-	how := runsc.KillOptions{Signal: signal, All: all}
-	if w.keepSignal(how) {
+	if w.keepSignal(how) { // paused meanwhile
 		return nil
 	}
 	err = w.runsc.Kill(ctx, w.opts.ID, how)

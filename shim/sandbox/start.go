@@ -60,6 +60,9 @@ func (w *Workload) launchInit(ctx context.Context, asleep bool) error {
 	if !asleep {
 		return w.startFresh(ctx)
 	}
+	if err := w.importCheckpoint(ctx); err != nil {
+		return err
+	}
 	_, err := w.Wake(ctx, byStart, "")
 	return err
 }

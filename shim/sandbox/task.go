@@ -91,51 +91,6 @@ func (w *Workload) Wait(ctx context.Context, id, exec string) (Exit, error) {
 	}
 }
 
-// Pause stops the container at a user's wish: it stays so through no sleep, since a paused one never sleeps.
-func (w *Workload) Pause(ctx context.Context) error {
-	release, err := w.hold(ctx, "pause")
-	if err != nil {
-		return err
-	}
-	defer release()
-	if err := w.userState(lifecycle.Pause); err != nil {
-		return err
-	}
-	if err := w.runsc.Pause(ctx, w.opts.ID); err != nil {
-		return errors.Join(err, w.userState(lifecycle.Resume))
-	}
-	return nil
-}
-
-// Resume lets a paused container go on.
-func (w *Workload) Resume(ctx context.Context) error {
-	w.mu.Lock()
-	_, err := w.root().state.Next(lifecycle.Resume)
-	w.mu.Unlock()
-	if err != nil {
-		return err
-	}
-	if err := w.runsc.Resume(ctx, w.opts.ID); err != nil {
-		return err
-	}
-	if err := w.userState(lifecycle.Resume); err != nil {
-		return err
-	}
-	return w.deliverKept(ctx)
-}
-
-func (w *Workload) userState(e lifecycle.ContainerEvent) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	next, err := w.root().state.Next(e)
-	if err != nil {
-		return err
-	}
-	w.root().state = next
-	w.announce(nil)
-	return nil
-}
-
 // Resize sets the size of a terminal, in characters.
 func (w *Workload) Resize(id, exec string, width, height uint16) error {
 	relay, err := w.relay(id, exec)

@@ -10,7 +10,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
-	"github.com/hibernate-runtime/hibernate/internal/config"
 	"github.com/hibernate-runtime/hibernate/network"
 	"github.com/hibernate-runtime/hibernate/runsc"
 	"github.com/hibernate-runtime/hibernate/shim/lifecycle"
@@ -27,12 +26,21 @@ const byStart = "start"
 const restoreAttempts = 2
 
 // Wake returns when the workload is awake; callers share one wake. A hibernation that has not committed is undone by it.
-// The wake goes on when ctx ends. Errors: ErrBlocked, *lifecycle.IllegalError when the workload has ended, ctx's, or
+// The wake goes on when ctx ends. Errors: ErrBlocked, ErrPaused, *lifecycle.IllegalError when the workload has ended, ctx's, or
 // what failed.
 func (w *Workload) Wake(ctx context.Context, why, id string) (*shimv1.Transition, error) {
 	for {
 		w.mu.Lock()
 		t := w.transition
+		if w.pausedSleeper() {
+			resumed := w.resumed
+			w.knocked = w.knocked || why == byPacket
+			w.mu.Unlock()
+			if err := w.awaitResume(ctx, why, resumed); err != nil {
+				return nil, err
+			}
+			continue
+		}
 		switch w.state {
 		case lifecycle.Awake:
 			defer w.mu.Unlock()
@@ -97,7 +105,7 @@ func (w *Workload) wake(t *transition) {
 		w.awake(t, "restored", "")
 	case errors.Is(context.Cause(t.ctx), ErrKilled):
 		w.endTransition(t, lifecycle.Block, "killed", err.Error(), ErrKilled)
-	case w.config.OnRestoreFailure == config.RestoreBlock:
+	case w.mustRestore():
 		w.block(t, err)
 	default:
 		w.coldStart(t, err)
@@ -132,7 +140,7 @@ func (w *Workload) restoreNewest(t *transition) error {
 // setAside puts the newest snapshot, or a head that can't be read, into quarantine when err says that it is corrupt and
 // the policy is to go on without it. It returns err.
 func (w *Workload) setAside(err error) error {
-	if !errors.Is(err, snapshot.ErrCorrupt) || w.config.OnRestoreFailure == config.RestoreBlock {
+	if !errors.Is(err, snapshot.ErrCorrupt) || w.mustRestore() {
 		return err
 	}
 	head, e := w.local.Head()

@@ -47,6 +47,7 @@ type Workload struct {
 	hooks    *specs.Hooks
 	created  time.Time
 	facts    facts
+	export   *snapshot.Export // what Start restores; nil: it starts, or wakes what an earlier shim left
 
 	stopMemory func() // ends the watch for want of memory, and waits for it
 
@@ -75,17 +76,21 @@ type Workload struct {
 	kills      uint64              // for want of memory, as far as they were told
 	signals    []runsc.KillOptions // to a paused container, delivered when it goes on
 	busy       int                 // requests that need the sandbox awake until they are done
-	ports      []uint16
-	gate       string
-	cut        cut
-	leases     map[string]time.Time
-	watchers   watchers
-	saved      saved
-	last       struct{ hibernate, wake *shimv1.Transition }
-	wakes      uint64
-	sleeps     uint64
-	stopped    bool               // the poststop hooks have run
-	stopWatch  context.CancelFunc // ends the watch for packets; nil when there is none
+	// A checkpoint is being written; closed when it is done, nil without one.
+	checkpointing chan struct{}
+	resumed       chan struct{} // closed when a sleeper that a user paused is resumed; nil when there is none
+	knocked       bool          // a packet came for such a one
+	ports         []uint16
+	gate          string
+	cut           cut
+	leases        map[string]time.Time
+	watchers      watchers
+	saved         saved
+	last          struct{ hibernate, wake *shimv1.Transition }
+	wakes         uint64
+	sleeps        uint64
+	stopped       bool               // the poststop hooks have run
+	stopWatch     context.CancelFunc // ends the watch for packets; nil when there is none
 }
 
 // saved tells of the newest snapshot.

@@ -2,6 +2,7 @@ package task
 
 import (
 	"errors"
+	"io/fs"
 	"strings"
 
 	"github.com/containerd/errdefs"
@@ -24,12 +25,13 @@ func Classify(err error) error {
 		return nil
 	case errors.Is(err, sandbox.ErrNotFound):
 		class = errdefs.ErrNotFound
-	case errors.Is(err, sandbox.ErrExists):
+	case errors.Is(err, sandbox.ErrExists), errors.Is(err, fs.ErrExist):
 		class = errdefs.ErrAlreadyExists
 	case errors.As(err, &aborted):
 		class = errdefs.ErrAborted
 	case errors.As(err, &illegal), errors.As(err, &refused), errors.Is(err, sandbox.ErrBlocked),
-		errors.Is(err, sandbox.ErrPrecondition), errors.Is(err, sandbox.ErrKilled):
+		errors.Is(err, sandbox.ErrPaused), errors.Is(err, sandbox.ErrPrecondition),
+		errors.Is(err, sandbox.ErrKilled):
 		class = errdefs.ErrFailedPrecondition
 	case errors.As(err, &setting):
 		class = errdefs.ErrInvalidArgument

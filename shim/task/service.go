@@ -67,9 +67,6 @@ func (s *Service) Create(ctx context.Context, r *taskapi.CreateTaskRequest) (*ta
 	if s.workload.Load() != nil {
 		return nil, fmt.Errorf("a second container in this shim: pods are not supported yet: %w", errdefs.ErrAlreadyExists)
 	}
-	if r.GetCheckpoint() != "" {
-		return nil, fmt.Errorf("create from a checkpoint is not supported yet: %w", errdefs.ErrNotImplemented)
-	}
 	chosen, ignored, err := options.Resolve(r.GetBundle(), r.GetOptions())
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errdefs.ErrInvalidArgument, err)
@@ -85,7 +82,7 @@ func (s *Service) Create(ctx context.Context, r *taskapi.CreateTaskRequest) (*ta
 	o.Log = o.Log.With(slog.String("namespace", o.Namespace), slog.String("id", o.ID))
 	w, err := sandbox.Create(ctx, o, sandbox.CreateRequest{
 		Rootfs: r.GetRootfs(), Terminal: r.GetTerminal(), Stdin: r.GetStdin(), Stdout: r.GetStdout(), Stderr: r.GetStderr(),
-		ConfigPath: chosen.ConfigPath, ConfigBody: chosen.ConfigBody,
+		Checkpoint: r.GetCheckpoint(), ConfigPath: chosen.ConfigPath, ConfigBody: chosen.ConfigBody,
 	})
 	if err != nil {
 		return nil, Classify(err)
@@ -211,12 +208,6 @@ func (s *Service) of(id string) (*sandbox.Workload, error) {
 	}
 	_, err = w.Process(id, "")
 	return w, Classify(err)
-}
-
-// Checkpoint is refused: hibernation is the shim's own service.
-func (s *Service) Checkpoint(context.Context, *taskapi.CheckpointTaskRequest) (*emptypb.Empty, error) {
-	return nil, fmt.Errorf("containerd's checkpoint verb is not supported yet; hibernatectl hibernate puts a container to sleep: %w",
-		errdefs.ErrNotImplemented)
 }
 
 // Kill signals the container or an exec.

@@ -1,0 +1,132 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/hibernate-runtime/hibernate/shim/lifecycle"
+)
+
+// byPacket is the reason of a wake by a packet that the kernel keeps.
+const byPacket = "packet"
+
+// held are the reasons of wakes that can wait: the proxy's, whose connections stay where they are meanwhile.
+var held = []string{"connection", "dial"}
+
+// Pause stops the container at a user's wish: a paused one never goes to sleep. One that sleeps already is paused as it
+// is, without a wake, and nothing wakes it until it is resumed.
+func (w *Workload) Pause(ctx context.Context) error {
+	if err := w.checkpointEnds(ctx); err != nil {
+		return err
+	}
+	if asleep, err := w.pauseSleeper(); asleep {
+		return err
+	}
+	release, err := w.hold(ctx, "pause")
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := w.userState(lifecycle.Pause); err != nil {
+		return err
+	}
+	if err := w.runsc.Pause(ctx, w.opts.ID); err != nil {
+		return errors.Join(err, w.userState(lifecycle.Resume))
+	}
+	return nil
+}
+
+func (w *Workload) pauseSleeper() (asleep bool, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.state != lifecycle.Asleep && w.state != lifecycle.Blocked {
+		return false, nil
+	}
+	next, err := w.root().state.Next(lifecycle.Pause)
+	if err != nil {
+		return true, err
+	}
+	w.root().state, w.resumed = next, make(chan struct{})
+	w.announce(nil)
+	return true, nil
+}
+
+// Resume lets a paused container go on. A sleeper sleeps on, unless a packet or a signal waits for it.
+func (w *Workload) Resume(ctx context.Context) error {
+	if err := w.checkpointEnds(ctx); err != nil {
+		return err
+	}
+	w.mu.Lock()
+	next, err := w.root().state.Next(lifecycle.Resume)
+	asleep, packet, signals := w.pausedSleeper(), w.knocked, len(w.signals) > 0
+	if err == nil && asleep {
+		w.root().state, w.knocked = next, false
+		close(w.resumed)
+		w.resumed = nil
+		w.announce(nil)
+	}
+	w.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	if asleep {
+		return w.wakeForKept(ctx, signals, packet)
+	}
+	if err := w.runsc.Resume(ctx, w.opts.ID); err != nil {
+		return err
+	}
+	if err := w.userState(lifecycle.Resume); err != nil {
+		return err
+	}
+	return w.deliverKept(ctx)
+}
+
+// wakeForKept wakes a sleeper that was resumed when signals or a packet came during the pause.
+func (w *Workload) wakeForKept(ctx context.Context, signals, packet bool) error {
+	if signals {
+		release, err := w.hold(ctx, "signal")
+		if err != nil {
+			return fmt.Errorf("deliver what came during the pause: %w", err)
+		}
+		defer release()
+		return w.deliverKept(ctx)
+	}
+	if packet {
+		go w.packet(context.WithoutCancel(ctx))
+	}
+	return nil
+}
+
+func (w *Workload) userState(e lifecycle.ContainerEvent) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	next, err := w.root().state.Next(e)
+	if err != nil {
+		return err
+	}
+	w.root().state = next
+	w.announce(nil)
+	return nil
+}
+
+// pausedSleeper says whether a user has paused a workload that sleeps. The caller holds w.mu.
+func (w *Workload) pausedSleeper() bool {
+	return (w.state == lifecycle.Asleep || w.state == lifecycle.Blocked) && w.root().state == lifecycle.Paused
+}
+
+// awaitResume is for a wake of a paused sleeper: a proxy's waits, any other is refused.
+func (w *Workload) awaitResume(ctx context.Context, why string, resumed <-chan struct{}) error {
+	if !slices.Contains(held, why) {
+		return ErrPaused
+	}
+	select {
+	case <-resumed:
+		return nil
+	case <-w.root().ended:
+		return ErrPaused
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
