@@ -25,7 +25,7 @@ E2E  = $(filter-out %/conformance %/faults,$(shell $(LIST) | awk '$$1 == "root" 
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build tools images protos deps test check fmt vet staticcheck unit root test-conformance e2e shimtest race full-moment demo bench short-bench install clean
+.PHONY: help build tools images protos deps test check fmt vet staticcheck unit root test-conformance e2e shimtest race full-moment demo bench short-bench bench-shim install clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ bench: deps tools images build ## Measure, print a table and write .bench/bench.
 
 short-bench: deps tools images build ## The same with fewer runs and sizes: four minutes (root)
 	@go run ./integration/bench -short
+
+bench-shim: deps tools images build ## Measure the shim and write .bench/bench-shim.jsonl: two minutes (root)
+	@go run ./integration/bench -shim
 
 build: ## Build the programs into bin/
 	@mkdir -p bin

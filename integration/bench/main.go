@@ -6,7 +6,8 @@
 // again each millisecond. What is compared is medians, or the median of the pairs' ratios.
 //
 // A *figure* is a named value with its unit and, mostly, a goal. All are printed, and written to .bench/bench.jsonl. A
-// missed goal is told and is no failure; a figure that could not be measured is.
+// missed goal is told and is no failure; a figure that could not be measured is. With -shim it is the shim by itself that
+// is measured, into .bench/bench-shim.jsonl.
 package main
 
 import (
@@ -28,6 +29,7 @@ func main() {
 	short := flag.Bool("short", false, "fewer runs and sizes: some minutes")
 	only := flag.String("only", "", "measure only the parts that this regular expression matches")
 	sizes := flag.String("sizes", "", "other heaps, in MiB, as 16,128")
+	shim := flag.Bool("shim", false, "measure the shim by itself, and write bench-shim.jsonl")
 	rounds := flag.Int("rounds", 0, "other number of rounds with each heap")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -38,7 +40,7 @@ func main() {
 	}
 	err := p.change(*sizes, *rounds)
 	if err == nil {
-		err = run(ctx, p, *only)
+		err = run(ctx, p, *only, *shim)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench: FAILED:", err)
@@ -46,11 +48,13 @@ func main() {
 	}
 }
 
-// parts are measured one after the other, each with containers of its own.
-var parts = []struct {
+// A part is measured after the others, with containers of its own.
+type part struct {
 	name    string
 	measure func(context.Context, *bench) error
-}{
+}
+
+var sleepParts = []part{
 	{"asleep", measureAsleep},
 	{"wake", measureWakes},
 	{"cold", measureColdStart},
@@ -60,14 +64,21 @@ var parts = []struct {
 	{"steady", measureSteady},
 }
 
+var shimParts = []part{
+	{"answers", measureAnswers},
+	{"true", measureTrue},
+	{"memory", measureShimMemory},
+}
+
 // bench is one run: where it runs, how much is measured, and what came out.
 type bench struct {
 	world *harness.World
 	plan  plan
+	file  string
 	report
 }
 
-func run(ctx context.Context, p plan, only string) (err error) {
+func run(ctx context.Context, p plan, only string, shim bool) (err error) {
 	chosen, err := regexp.Compile(only)
 	if err != nil {
 		return fmt.Errorf("-only: %w", err)
@@ -77,7 +88,10 @@ func run(ctx context.Context, p plan, only string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.Close()) }()
-	b := &bench{world: w, plan: p}
+	b, parts := &bench{world: w, plan: p, file: "bench.jsonl"}, sleepParts
+	if shim {
+		b.file, parts = "bench-shim.jsonl", shimParts
+	}
 	var failed []error
 	for _, part := range parts {
 		if ctx.Err() != nil || !chosen.MatchString(part.name) {
@@ -107,5 +121,5 @@ func (b *bench) save() error {
 	if err != nil {
 		return err
 	}
-	return b.write(filepath.Join(root, ".bench", "bench.jsonl"))
+	return b.write(filepath.Join(root, ".bench", b.file))
 }

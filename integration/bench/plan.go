@@ -15,6 +15,9 @@ type plan struct {
 	written    int
 	four       int
 	asleep     int
+	answers    int // sleeps and wakes at bigHeap in which State and Stats are asked for
+	trues      int // pairs of a program that ends at once
+	memory     int
 	cycles     int
 	pairs      int // of the steady path
 	download   int // MiB of one of them
@@ -27,10 +30,12 @@ const tailSize = 128
 var (
 	full = plan{
 		sizes: []int{16, 128, 512, 1024}, rounds: 20, tail: 200, cold: 20, written: 10, four: 20, asleep: 3, cycles: 50,
+		answers: 3, trues: 15, memory: 3,
 		pairs: 15, download: 512, loadMillis: 1000,
 	}
 	quick = plan{
 		sizes: []int{16, 128, 512}, rounds: 7, tail: 40, cold: 5, written: 3, four: 5, asleep: 1, cycles: 50,
+		answers: 1, trues: 5, memory: 1,
 		pairs: 11, download: 128, loadMillis: 500,
 	}
 )

@@ -68,6 +68,9 @@ func (e *CommandError) Error() string {
 
 func (e *CommandError) Unwrap() error { return e.Err }
 
+// Program is the path of a program of bin/ or .tools/, or its name when it is in neither.
+func (w *World) Program(name string) string { return w.lookup(name) }
+
 func (w *World) lookup(name string) string {
 	for _, dir := range []string{"bin", ".tools"} {
 		if p := filepath.Join(w.root, dir, name); isExecutable(p) {
