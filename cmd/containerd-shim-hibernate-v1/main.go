@@ -8,7 +8,6 @@ import (
 	"time"
 
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
-	"github.com/containerd/containerd/v2/pkg/shim"
 	"github.com/containerd/containerd/v2/pkg/shutdown"
 	"github.com/containerd/containerd/v2/pkg/sys/reaper"
 
@@ -31,7 +30,7 @@ func main() {
 }
 
 // services makes those of the daemon.
-func services(ctx context.Context, publisher shim.Publisher, down shutdown.Service) (
+func services(ctx context.Context, down shutdown.Service) (
 	taskapi.TTRPCTaskService, shimv1.TTRPCShimService, error,
 ) {
 	self, err := manager.Know()
@@ -39,8 +38,8 @@ func services(ctx context.Context, publisher shim.Publisher, down shutdown.Servi
 		return nil, nil, err
 	}
 	return service.New(ctx, service.Options{
-		Version: version.Version, Address: self.Address, Log: self.Log, Level: self.Level,
-	}, publisher, down)
+		Version: version.Version, Address: self.Address, Events: self.Events, Log: self.Log, Level: self.Level,
+	}, down)
 }
 
 // cleanup is the work of `delete`.

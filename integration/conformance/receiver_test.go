@@ -3,6 +3,7 @@ package conformance
 import (
 	"context"
 	"net"
+	"os"
 	"sync"
 	"testing"
 
@@ -22,6 +23,8 @@ type event struct {
 type receiver struct {
 	address string
 
+	leave func() // ends serving; may be called again
+
 	mu  sync.Mutex
 	all []event
 }
@@ -29,20 +32,31 @@ type receiver struct {
 // receive serves a socket until the test ends.
 func receive(t *testing.T, socket string) *receiver {
 	t.Helper()
-	l, err := net.Listen("unix", socket)
+	r := &receiver{address: socket}
+	r.serve(t)
+	t.Cleanup(func() { r.leave() })
+	return r
+}
+
+// serve begins to take events; after leave, again.
+func (r *receiver) serve(t *testing.T) {
+	t.Helper()
+	if err := os.Remove(r.address); err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: r.address})
 	if err != nil {
 		t.Fatal(err)
 	}
+	l.SetUnlinkOnClose(false) // a containerd that was killed leaves its socket
 	server, err := ttrpc.NewServer()
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &receiver{address: socket}
 	eventsapi.RegisterTTRPCEventsService(server, r)
 	done := make(chan struct{})
 	go func() { defer close(done); _ = server.Serve(context.Background(), l) }()
-	t.Cleanup(func() { _ = server.Close(); <-done })
-	return r
+	r.leave = func() { _ = server.Close(); <-done }
 }
 
 // Forward implements the service that shims send events to.

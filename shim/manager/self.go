@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 
 	"github.com/containerd/containerd/v2/pkg/shim"
 	"github.com/containerd/log"
@@ -12,6 +13,7 @@ import (
 // Self is what the daemon knows of itself.
 type Self struct {
 	Address string    // of its ttrpc socket, unix:///…
+	Events  string    // of containerd's ttrpc socket, a path
 	Log     io.Writer // containerd's log; a write never waits
 	Level   slog.Level
 }
@@ -26,5 +28,5 @@ func Know() (Self, error) {
 	if log.GetLevel() >= log.DebugLevel {
 		level = slog.LevelDebug
 	}
-	return Self{Address: address, Log: log.L.Logger.Out, Level: level}, nil
+	return Self{Address: address, Events: os.Getenv(ttrpcAddressEnv), Log: log.L.Logger.Out, Level: level}, nil
 }

@@ -14,7 +14,6 @@ import (
 	"fmt"
 
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
-	"github.com/containerd/containerd/v2/pkg/shim"
 	"github.com/containerd/containerd/v2/pkg/shutdown"
 	"github.com/containerd/containerd/v2/plugins"
 	"github.com/containerd/plugin"
@@ -24,9 +23,9 @@ import (
 	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
 )
 
-// Constructor makes the services when the shim's daemon starts. ctx ends when the shim shuts down; publisher takes
-// events for containerd; down ends the shim, and calls back before it is gone. An error ends the shim.
-type Constructor func(ctx context.Context, publisher shim.Publisher, down shutdown.Service) (
+// Constructor makes the services when the shim's daemon starts. ctx ends when the shim shuts down; down ends
+// the shim, and calls back before it is gone. An error ends the shim.
+type Constructor func(ctx context.Context, down shutdown.Service) (
 	taskapi.TTRPCTaskService, shimv1.TTRPCShimService, error)
 
 // Register adds the services to containerd's plugin registry. To be called once, before the shim runs.
@@ -34,17 +33,13 @@ func Register(construct Constructor) {
 	registry.Register(&plugin.Registration{
 		Type:     plugins.TTRPCPlugin,
 		ID:       "hibernate",
-		Requires: []plugin.Type{plugins.EventPlugin, plugins.InternalPlugin},
+		Requires: []plugin.Type{plugins.InternalPlugin},
 		InitFn: func(ic *plugin.InitContext) (any, error) {
-			publisher, err := get[shim.Publisher](ic, plugins.EventPlugin, "publisher")
-			if err != nil {
-				return nil, err
-			}
 			down, err := get[shutdown.Service](ic, plugins.InternalPlugin, "shutdown")
 			if err != nil {
 				return nil, err
 			}
-			task, own, err := construct(ic.Context, publisher, down)
+			task, own, err := construct(ic.Context, down)
 			if err != nil {
 				return nil, fmt.Errorf("start the shim's services: %w", err)
 			}

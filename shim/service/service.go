@@ -4,13 +4,13 @@ package service
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"time"
 
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
-	"github.com/containerd/containerd/v2/pkg/shim"
 	"github.com/containerd/containerd/v2/pkg/shutdown"
 	"github.com/containerd/containerd/v2/pkg/sys/reaper"
 
@@ -25,18 +25,23 @@ import (
 type Options struct {
 	Version string
 	Address string    // of the shim's ttrpc socket, unix:///…
+	Events  string    // containerd's ttrpc socket, which takes events
 	Log     io.Writer // containerd's log
 	Level   slog.Level
 }
 
 // New builds the services. They run until ctx ends.
-func New(ctx context.Context, o Options, publisher shim.Publisher, down shutdown.Service) (
+func New(ctx context.Context, o Options, down shutdown.Service) (
 	taskapi.TTRPCTaskService, shimv1.TTRPCShimService, error) {
 	log := slog.New(slog.NewTextHandler(o.Log, &slog.HandlerOptions{Level: o.Level}))
 	children := reap.New(reaper.Default)
 	go children.Run(ctx)
 	namespace, _ := namespaces.Namespace(ctx)
-	queue := newQueue(publisher, namespace, log)
+	events, err := newForwarder(o.Events)
+	if err != nil {
+		return nil, nil, err
+	}
+	queue := newQueue(events.forward, namespace, log)
 	go queue.run()
 	daemon := control.NewDaemon(o.Address, o.Version, log)
 	base := sandbox.Options{
@@ -51,7 +56,10 @@ func New(ctx context.Context, o Options, publisher shim.Publisher, down shutdown
 		down.Shutdown()
 	}
 	tasks := task.New(base, end, registration.changed)
-	down.RegisterCallback(func(context.Context) error { registration.changed(nil); return queue.flush() })
+	down.RegisterCallback(func(context.Context) error {
+		registration.changed(nil)
+		return errors.Join(queue.flush(), events.close())
+	})
 	return tasks, control.NewService(tasks), nil
 }
 

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
-	"github.com/containerd/containerd/v2/pkg/shim"
 	"github.com/containerd/containerd/v2/pkg/shutdown"
 	"google.golang.org/protobuf/types/known/emptypb"
 
@@ -18,7 +17,7 @@ import (
 )
 
 func main() {
-	plugin.Register(func(_ context.Context, _ shim.Publisher, down shutdown.Service) (
+	plugin.Register(func(_ context.Context, down shutdown.Service) (
 		taskapi.TTRPCTaskService, shimv1.TTRPCShimService, error,
 	) {
 		return &task{down: down}, own{}, nil
