@@ -1,7 +1,9 @@
 package runsc
 
 import (
+	"bytes"
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -65,17 +67,23 @@ func (c *Client) Digest() (string, error) {
 }
 
 func (c *Client) digest(path, key string) (string, error) {
-	file := filepath.Join(c.CacheDir, "runsc-"+key+".sha256")
+	return c.onceANode(key+".sha256", func() (string, error) { return hashFile(path) })
+}
+
+// onceANode is what get returns, remembered in CacheDir, if any, under a name
+// that changes with the binary.
+func (c *Client) onceANode(name string, get func() (string, error)) (string, error) {
+	file := filepath.Join(c.CacheDir, "runsc-"+name)
 	if c.CacheDir != "" {
-		if data, err := os.ReadFile(file); err == nil && len(data) == 2*sha256.Size {
+		if data, err := os.ReadFile(file); err == nil && len(data) > 0 {
 			return string(data), nil
 		}
 	}
-	sum, err := hashFile(path)
+	value, err := get()
 	if err == nil && c.CacheDir != "" {
-		_ = writeWhole(file, sum) // only a cache
+		_ = writeWhole(file, value) // only a cache
 	}
-	return sum, err
+	return value, err
 }
 
 func hashFile(path string) (string, error) {
@@ -112,18 +120,32 @@ func writeWhole(path, data string) error {
 
 // Version is the release that is stamped into the binary, as images carry it.
 func (c *Client) Version(ctx context.Context) (string, error) {
-	return c.cached(func(b *binaryCache) *string { return &b.version }, func(string, string) (string, error) {
-		out, err := c.run(ctx, call{command: "--version", timeout: c.Timeouts.query()})
-		if err != nil {
-			return "", err
-		}
-		line, _, _ := strings.Cut(string(out), "\n")
-		version, ok := strings.CutPrefix(line, "runsc version ")
-		if !ok {
-			return "", &Error{Command: "--version", Message: fmt.Sprintf("unexpected output %q", line), Kind: ErrMissing}
-		}
-		return version, nil
+	return c.cached(func(b *binaryCache) *string { return &b.version }, func(_, key string) (string, error) {
+		return c.onceANode(key+".version", func() (string, error) { return c.askVersion(ctx) })
 	})
+}
+
+func (c *Client) askVersion(ctx context.Context) (string, error) {
+	out, err := c.run(ctx, call{command: "--version", timeout: c.Timeouts.query()})
+	if err != nil {
+		return "", err
+	}
+	line, _, _ := strings.Cut(string(out), "\n")
+	version, ok := strings.CutPrefix(line, "runsc version ")
+	if !ok {
+		return "", &Error{Command: "--version", Message: fmt.Sprintf("unexpected output %q", line), Kind: ErrMissing}
+	}
+	return version, nil
+}
+
+// bootID names the machine's run: on the next the CPU may be another. Without
+// one, nothing that was remembered under its name is found.
+func bootID() string {
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return rand.Text()
+	}
+	return string(bytes.TrimSpace(id))
 }
 
 // CPUFeatures are those of this host that an image made here may depend on.
@@ -134,11 +156,18 @@ func (c *Client) CPUFeatures(ctx context.Context) ([]string, error) {
 	if features != nil {
 		return features, nil
 	}
-	out, err := c.run(ctx, call{command: "cpu-features", timeout: c.Timeouts.query()})
+	_, key, err := c.resolve()
 	if err != nil {
 		return nil, err
 	}
-	features = strings.Split(strings.TrimSpace(string(out)), ",")
+	list, err := c.onceANode(key+"-"+bootID()+".features", func() (string, error) {
+		out, err := c.run(ctx, call{command: "cpu-features", timeout: c.Timeouts.query()})
+		return strings.TrimSpace(string(out)), err
+	})
+	if err != nil {
+		return nil, err
+	}
+	features = strings.Split(list, ",")
 	c.binary.mu.Lock()
 	c.binary.features = features
 	c.binary.mu.Unlock()

@@ -17,7 +17,7 @@ type Client struct {
 	// call succeeds and kept when it fails. "" means the temporary directory.
 	// A tmpfs is best: it is on the wake's path.
 	LogDir string
-	// CacheDir, when set, keeps the digest of the binary between processes.
+	// CacheDir, when set, keeps facts about the binary between processes.
 	CacheDir string
 
 	Runner   Runner

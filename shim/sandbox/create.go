@@ -65,7 +65,7 @@ func Create(ctx context.Context, opts Options, req CreateRequest) (w *Workload, 
 		}
 	}()
 	for _, act := range []func(context.Context, CreateRequest, *undo.Stack) error{
-		w.findPrograms, w.makePlaces, w.mountRootfs, w.openStdio, w.openSnapshots, w.makeHolder, w.makeCgroup, w.watchMemory,
+		w.findPrograms, w.makePlaces, w.mountRootfs, w.openStdio, w.openSnapshots, w.makeCgroup, w.makeHolder, w.watchMemory,
 		w.runCreateHooks, w.makeInner, w.freezeSpec, w.findEarlier, w.findCheckpoint, w.checkVersion, w.createSandbox,
 		w.publishRecord,
 	} {
@@ -181,7 +181,7 @@ func (w *Workload) openSnapshots(_ context.Context, _ CreateRequest, u *undo.Sta
 }
 
 func (w *Workload) makeHolder(_ context.Context, _ CreateRequest, u *undo.Stack) error {
-	h, err := startHolder(w.helper, w.spec)
+	h, err := startHolder(w.helper, w.spec, w.group)
 	if err != nil {
 		return err
 	}
@@ -208,8 +208,8 @@ func (w *Workload) makeCgroup(_ context.Context, _ CreateRequest, u *undo.Stack)
 		return fmt.Errorf("cgroup %s: %w", w.spec.Linux.CgroupsPath, err)
 	}
 	w.group = group
-	u.Push("cgroup", func(context.Context) error { return errors.Join(w.holder.kill(), group.Delete()) }) // it is inside
-	return group.Add(w.holder.Pid)
+	u.Push("cgroup", func(context.Context) error { return group.Delete() })
+	return nil
 }
 
 func (w *Workload) publishRecord(_ context.Context, _ CreateRequest, u *undo.Stack) error {

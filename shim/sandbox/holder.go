@@ -7,9 +7,10 @@ import (
 	"runtime"
 	"syscall"
 
-	"github.com/containernetworking/plugins/pkg/ns"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"github.com/hibernate-runtime/hibernate/shim/cgroup"
 )
 
 // holder is the process whose pid containerd knows as the task's: it lives in the pod's network namespace, pins it, and
@@ -33,15 +34,16 @@ func podNamespace(spec *specs.Spec) (path string, host bool) {
 	return "", true
 }
 
-// startHolder starts helper in the network namespace that the spec asks for.
-func startHolder(helper string, spec *specs.Spec) (*holder, error) {
+// startHolder starts helper in the network namespace that the spec asks for. It is born in the container's control group:
+// to move it there takes the kernel longer than to start it.
+func startHolder(helper string, spec *specs.Spec, group *cgroup.Group) (*holder, error) {
 	path, host := podNamespace(spec)
 	cmd := exec.Command(helper, "hold")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if path == "" && !host {
 		cmd.SysProcAttr.Cloneflags = unix.CLONE_NEWNET
 	}
-	if err := startIn(path, cmd); err != nil {
+	if err := startIn(path, group, cmd); err != nil {
 		return nil, fmt.Errorf("holder process %s: %w", helper, err)
 	}
 	h := &holder{process: identify(cmd.Process.Pid), given: path, host: host}
@@ -57,19 +59,49 @@ func startHolder(helper string, spec *specs.Spec) (*holder, error) {
 // namespace is the path of the pod's network namespace for as long as the holder lives.
 func (h *holder) namespace() string { return fmt.Sprintf("/proc/%d/ns/net", h.Pid) }
 
-// startIn starts cmd with the network namespace at path; in the caller's when path is empty.
-func startIn(path string, cmd *exec.Cmd) error {
-	if path == "" {
-		return cmd.Start()
-	}
-	errs := make(chan error, 1)
+// startIn starts cmd in the group and in the network namespace at path; in the caller's namespace when path is empty.
+func startIn(path string, group *cgroup.Group, cmd *exec.Cmd) error {
+	done := make(chan error, 1)
 	go func() { // a thread that can't go back is ended with its goroutine
-		runtime.LockOSThread()
-		err := ns.WithNetNSPath(path, func(ns.NetNS) error { return cmd.Start() })
-		if err == nil {
-			runtime.UnlockOSThread()
-		}
-		errs <- err
+		done <- group.Spawn(cmd, func() error {
+			if path == "" {
+				return cmd.Start()
+			}
+			return inNamespace(path, cmd.Start)
+		})
 	}()
-	return <-errs
+	return <-done
+}
+
+// inNamespace calls act with the calling thread in the network namespace at path. When the thread can't go back, it stays
+// locked to its goroutine.
+func inNamespace(path string, act func() error) error {
+	runtime.LockOSThread()
+	home, err := os.Open("/proc/thread-self/ns/net")
+	if err == nil {
+		err = enterNamespace(path)
+	}
+	if err != nil {
+		runtime.UnlockOSThread()
+		_ = home.Close()
+		return err
+	}
+	defer home.Close()
+	err = act()
+	if unix.Setns(int(home.Fd()), unix.CLONE_NEWNET) == nil {
+		runtime.UnlockOSThread()
+	}
+	return err
+}
+
+func enterNamespace(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := unix.Setns(int(f.Fd()), unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("enter %s: %w", path, err)
+	}
+	return nil
 }
