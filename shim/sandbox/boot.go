@@ -71,7 +71,8 @@ func readPid(path string) (int, error) {
 }
 
 // freeSandbox ends the sandbox, whatever state it is in, and removes what runsc leaves behind. Its end is then our own
-// doing, and no exit of the container.
+// doing, and no exit of the container. After one that has ended by itself no runsc is needed, whose start alone takes
+// longer than all the rest of a container's end.
 func (w *Workload) freeSandbox(ctx context.Context) error {
 	w.mu.Lock()
 	w.expected = true
@@ -79,10 +80,14 @@ func (w *Workload) freeSandbox(ctx context.Context) error {
 	if w.sandboxPid != 0 {
 		sandbox = identify(w.sandboxPid)
 	}
+	gone := w.sandboxPid != 0 && sandbox.Start == 0
 	w.sandboxPid = 0
 	w.mu.Unlock()
 	// Its memory is freed while runsc starts, and goes even if runsc can't.
-	err := errors.Join(sandbox.kill(), w.runsc.Delete(ctx, w.opts.ID, true))
+	err := sandbox.kill()
+	if !gone || killGofer(w.runsc.Root, w.opts.ID) != nil {
+		err = errors.Join(err, w.runsc.Delete(ctx, w.opts.ID, true))
+	}
 	return errors.Join(err, removeTraces(w.runsc.Root, w.opts.ID), removeFilestores(w.spec.Root.Path))
 }
 

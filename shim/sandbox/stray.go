@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -43,11 +44,34 @@ func isCommand(arguments []byte, root, id string) bool {
 	return has("--root="+root) && has(id)
 }
 
+// killGofer ends the process that serves files to a sandbox that has ended. It ends by itself, by and by.
+func killGofer(root, id string) error {
+	data, err := os.ReadFile(filepath.Join(root, stateOf(id)))
+	if err != nil {
+		return fmt.Errorf("gofer: %w", err)
+	}
+	var state struct {
+		GoferPid int `json:"goferPid"`
+	}
+	if err := json.Unmarshal(data, &state); err != nil || state.GoferPid == 0 {
+		return fmt.Errorf("gofer: %s names none (%w)", stateOf(id), err)
+	}
+	gofer := identify(state.GoferPid)
+	arguments, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", gofer.Pid))
+	if err != nil || !isCommand(arguments, root, id) { // it is gone, and its pid may be another's
+		return nil
+	}
+	return gofer.kill()
+}
+
+// stateOf is the name of the file in which runsc keeps what it knows of a sandbox.
+func stateOf(id string) string { return id + "_sandbox:" + id + ".state" }
+
 // removeTraces removes the files of a sandbox that runsc itself doesn't know any more: those of one whose creation was cut
-// short, of which `runsc delete` finds no state. No sandbox of that id may run.
+// short, of which `runsc delete` finds no state, or that has ended by itself. No sandbox of that id may run.
 func removeTraces(root, id string) error {
 	var errs []error
-	for _, name := range []string{"runsc-" + id + ".sock", id + "_sandbox:" + id + ".state", id + "_sandbox:" + id + ".lock"} {
+	for _, name := range []string{"runsc-" + id + ".sock", stateOf(id), id + "_sandbox:" + id + ".lock"} {
 		if err := os.Remove(filepath.Join(root, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			errs = append(errs, err)
 		}
