@@ -1,6 +1,10 @@
 package crash
 
 import (
+	"context"
+	"fmt"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -52,6 +56,56 @@ func TestContainerdKilled(t *testing.T) {
 		t.Errorf("killed with status %d", e.status)
 	}
 	a.ended()
+}
+
+// A container that ends while containerd is down: its status is told when containerd is back.
+func TestExitWhileContainerdIsDown(t *testing.T) {
+	w := harness.New(t, harness.Options{Settings: manual})
+	for _, c := range []struct {
+		name, script string
+		asleep       bool
+		status       int
+	}{
+		{"by-itself", "sleep 2; exit 7", false, 7},
+		{"killed", "while :; do sleep 1; done", false, 137},
+		{"killed-asleep", "while :; do sleep 1; done", true, 137},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			must := func(err error) {
+				if t.Helper(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			_, err := w.Run(ctx, harness.Container{ID: c.name, Image: "testserver", Detach: true, Flags: []string{"--null-io"},
+				Args: []string{"sh", "-c", c.script}})
+			must(err)
+			task, err := w.Task(ctx, c.name)
+			must(err)
+			if c.asleep {
+				_, err := w.Sleep(ctx, c.name)
+				must(err)
+			}
+			must(w.Containerd.Kill())
+			if c.status == 137 {
+				must(syscall.Kill(task.Pid, syscall.SIGKILL))
+			}
+			eventually(t, "the end", func() bool {
+				s, err := w.Status(ctx, c.name)
+				must(err)
+				return s.GetState() == "ended"
+			})
+			must(w.Containerd.Start(ctx))
+			must(w.WaitTask(ctx, c.name, "STOPPED"))
+			cmd := w.Command(ctx, "ctr", "--address", w.Address(), "--namespace", w.Name, "tasks", "delete", c.name)
+			out, err := cmd.CombinedOutput() // which tells the task's status
+			if err != nil || !strings.Contains(string(out), fmt.Sprint("non-zero exit code ", c.status)) {
+				t.Errorf("the status is told as %s, %v; want %d", out, err, c.status)
+			}
+			must(w.Remove(ctx, c.name))
+		})
+	}
 }
 
 // back starts containerd, which must know the task at once.

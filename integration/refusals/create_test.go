@@ -29,6 +29,8 @@ func TestCreate(t *testing.T) {
 		{name: "node", annotation: [2]string{"runsc", "/bin/true"}, words: []string{"io.containerd.hibernate/runsc", "may not change"}},
 		{name: "file", config: [2]string{"idle-time", `"1h"`}, words: []string{"file.toml", "idle-time", "did you mean idle-timeout?"}},
 		{name: "type", config: [2]string{"idle-timeout", "[]"}, words: []string{"type.toml", "idle-timeout"}},
+		{name: "flag", config: [2]string{"runsc-flags", `["--debug", "--overlay2=none"]`}, words: []string{"runsc-flags", "--overlay2 is refused", "checkpoint"}},
+		{name: "unknown-flag", config: [2]string{"runsc-flags", `["--oci-secomp"]`}, words: []string{"runsc-flags", "did you mean --oci-seccomp?"}},
 		{name: "no-runsc", config: [2]string{"runsc", `"/nonexistent/runsc"`}, words: []string{"/nonexistent/runsc", "install it", "key runsc"}},
 		{name: "no-runsc-in-path", config: [2]string{"runsc", `"runsc-of-nobody"`}, words: []string{"runsc-of-nobody", "PATH", "install it"}},
 		{name: "no-helper", config: [2]string{"helper", `"/nonexistent/helper"`}, words: []string{"/nonexistent/helper", "install it", "key helper"}},

@@ -15,12 +15,12 @@ const flagAnnotation = "dev.gvisor.flag."
 var harmlessFlags = []string{
 	"allow-packet-socket-write", "allow-suid", "app-huge-pages", "character-device-policy", "control-rpc-stop-timeout",
 	"cpu-num-from-quota", "dcache", "debug", "debug-command", "debug-log", "debug-log-format", "debug-to-user-log",
-	"enable-core-tags", "fdlimit", "final-metrics-log", "gso", "gvisor-gro", "gvisor-marker-file", "host-settings",
+	"fdlimit", "final-metrics-log", "gso", "gvisor-gro", "gvisor-marker-file", "host-settings",
 	"in-sandbox-cgroup", "kvm-use-cpu-nums", "log-packets", "net-raw", "network-processors-per-channel",
 	"num-network-channels", "oci-seccomp", "override-procs", "panic-log", "panic-signal", "platform_device_path", "qdisc",
-	"qdisc-tbf-burst", "qdisc-tbf-rate", "ref-leak-mode", "rx-checksum-offload", "sidecar-release-enforcement-policy",
+	"qdisc-tbf-burst", "qdisc-tbf-rate", "ref-leak-mode", "sidecar-release-enforcement-policy",
 	"sidecar-usage-policy", "software-gso", "strace", "strace-event", "strace-log-size", "strace-syscalls",
-	"systrap-disable-fast-path", "systrap-disable-syscall-patching", "traceback", "tx-checksum-offload", "watchdog-action",
+	"systrap-disable-fast-path", "systrap-disable-syscall-patching", "traceback", "watchdog-action",
 }
 
 // brokenBy says why a flag is refused. A name that ends with * stands for all that begin so.
@@ -36,6 +36,7 @@ var brokenBy = []struct {
 	{"open connections would not survive sleep", []string{
 		"allow-connected-on-save", "allow-live-tcp-migration", "net-disconnect-ok", "pause-external-networking", "save-restore-netstack",
 	}},
+	{"the sandbox would be cut off: packets on the inner link have no checksums yet", []string{"rx-checksum-offload", "tx-checksum-offload"}},
 	{"rules would be read anew at each wake, from a namespace that has none", []string{"reproduce-nat", "reproduce-nftables"}},
 	{"a container must not be restored as another", []string{"restore-spec-validation"}},
 	{"a container could change what a restore depends on", []string{"allow-flag-override"}},
@@ -84,7 +85,7 @@ func checkFlag(name string) error {
 
 // flags is a list of runsc's global flags, each as --name=value, or --name.
 var flags = codec[[]string]{
-	kind: "a list of flags such as --oci-seccomp=true; see below",
+	kind: "a list of flags such as --oci-seccomp; docs/CONFIGURATION.md lists those allowed",
 	parse: func(r raw) ([]string, error) {
 		var errs []error
 		for _, flag := range r {

@@ -31,6 +31,7 @@ func TestFlagsOfRunsc(t *testing.T) {
 		{"--pause-external-networking", "would not survive sleep"},
 		{"--net-disconnect-ok=false", "would not survive sleep"},
 		{"--save-restore-netstack=false", "would not survive sleep"},
+		{"--tx-checksum-offload", "would be cut off"},
 		{"--reproduce-nftables", "read anew at each wake"},
 		{"--restore-spec-validation=ignore", "must not be restored as another"},
 		{"--allow-flag-override", "what a restore depends on"},
