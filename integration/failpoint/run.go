@@ -70,8 +70,12 @@ func (d Dir) perform(r Rule) error {
 	runtime.LockOSThread() // it ends with the thread that began it
 	cmd := exec.Command(d.real(), os.Args[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	if flags, err := unix.FcntlInt(3, unix.F_GETFD, 0); err == nil && flags&unix.FD_CLOEXEC == 0 {
-		cmd.ExtraFiles = []*os.File{os.NewFile(3, "given")}
+	for fd := uintptr(3); ; fd++ { // what was given comes first, and this program's own are closed on exec
+		flags, err := unix.FcntlInt(fd, unix.F_GETFD, 0)
+		if err != nil || flags&unix.FD_CLOEXEC != 0 {
+			break
+		}
+		cmd.ExtraFiles = append(cmd.ExtraFiles, os.NewFile(fd, "given"))
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {

@@ -33,6 +33,7 @@ type Stepper struct {
 	path     string // of the journal
 	fanotify int
 	asks     chan *ask // the shim's requests
+	first    *ask      // one that was taken out of asks
 	last     journal.Entry
 	ending   sync.Once
 	ended    chan struct{}
@@ -65,13 +66,37 @@ func Hold(t *testing.T, dir string) *Stepper {
 func (s *Stepper) Until(step string) {
 	s.Helper()
 	for s.last.Step != step {
-		select {
-		case a := <-s.asks:
-			a.allow()
-		case <-time.After(patience):
+		a := s.next()
+		if a == nil {
 			s.Fatalf("the shim never came to the step %s; its last was %s", step, s.last.Step)
 		}
+		a.allow()
 		s.written()
+	}
+}
+
+// Over waits until the step is over, as the shim shows by asking for another. It is held between the two.
+func (s *Stepper) Over() {
+	s.Helper()
+	select {
+	case a := <-s.asks:
+		s.first = a
+	case <-time.After(patience):
+		s.Fatalf("the shim does not come to the end of the step %s", s.last.Step)
+	}
+}
+
+// next is the shim's next request.
+func (s *Stepper) next() *ask {
+	if a := s.first; a != nil {
+		s.first = nil
+		return a
+	}
+	select {
+	case a := <-s.asks:
+		return a
+	case <-time.After(patience):
+		return nil
 	}
 }
 
@@ -95,7 +120,13 @@ func (s *Stepper) must(err error) {
 }
 
 // Release holds the shim no more.
-func (s *Stepper) Release() { s.ending.Do(func() { close(s.ended) }) }
+func (s *Stepper) Release() {
+	if a := s.first; a != nil {
+		s.first = nil
+		a.allow()
+	}
+	s.ending.Do(func() { close(s.ended) })
+}
 
 // loop answers the kernel. Closing its descriptor allows whatever is still asked.
 func (s *Stepper) loop() {
