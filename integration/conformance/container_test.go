@@ -37,6 +37,7 @@ type options struct {
 	network     string // path of a network namespace
 	memory      int64  // limit in bytes
 	annotations map[string]string
+	atStart     proto.Message // runtime options, as `start` gets them
 }
 
 // A container is a bundle and its shim.
@@ -112,10 +113,16 @@ func (c *container) ctx() context.Context { return c.n.context(c.t) }
 // startShim calls `start` as a containerd of today does, and returns the address.
 func (c *container) startShim() string {
 	c.t.Helper()
-	params, err := proto.Marshal(&bootstrap.BootstrapParams{
+	p := &bootstrap.BootstrapParams{
 		InstanceID: c.id, Namespace: c.n.Name, ContainerdTtrpcAddress: c.n.events.address, ContainerdGrpcAddress: c.n.Address(),
 		LogLevel: bootstrap.LogLevel_LOG_LEVEL_INFO,
-	})
+	}
+	if c.opts.atStart != nil {
+		if err := p.AddExtension(c.opts.atStart); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	params, err := proto.Marshal(p)
 	if err != nil {
 		c.t.Fatal(err)
 	}
