@@ -38,6 +38,7 @@ type options struct {
 	memory      int64  // limit in bytes
 	annotations map[string]string
 	atStart     proto.Message // runtime options, as `start` gets them
+	old         bool          // the caller is containerd 1.6, which says less in the environment
 }
 
 // A container is a bundle and its shim.
@@ -113,6 +114,16 @@ func (c *container) ctx() context.Context { return c.n.context(c.t) }
 // startShim calls `start` as a containerd of today does, and returns the address.
 func (c *container) startShim() string {
 	c.t.Helper()
+	version, address := bootstrapped(c.t, c.call(c.bootstrap(), "start"))
+	if version != 3 {
+		c.t.Fatalf("start answered version %d", version)
+	}
+	return address
+}
+
+// bootstrap is what a containerd of today gives `start` to read.
+func (c *container) bootstrap() []byte {
+	c.t.Helper()
 	p := &bootstrap.BootstrapParams{
 		InstanceID: c.id, Namespace: c.n.Name, ContainerdTtrpcAddress: c.n.events.address, ContainerdGrpcAddress: c.n.Address(),
 		LogLevel: bootstrap.LogLevel_LOG_LEVEL_INFO,
@@ -122,15 +133,11 @@ func (c *container) startShim() string {
 			c.t.Fatal(err)
 		}
 	}
-	params, err := proto.Marshal(p)
+	data, err := proto.Marshal(p)
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	var result bootstrap.BootstrapResult
-	if err := proto.Unmarshal(c.call(params, "start"), &result); err != nil || result.GetVersion() != 3 {
-		c.t.Fatalf("start answered %v: %v", &result, err)
-	}
-	return result.GetAddress()
+	return data
 }
 
 // call runs the shim's program in the bundle and returns what it printed; saying anything on standard error is a failure.
@@ -139,7 +146,10 @@ func (c *container) call(stdin []byte, action ...string) []byte {
 	args := []string{"-c", `cd "$1" && shift && exec "$@"`, "sh", c.bundle, shimName,
 		"-namespace", c.n.Name, "-address", c.n.Address(), "-publish-binary", "/bin/false", "-id", c.id}
 	cmd := c.n.Command(c.ctx(), "sh", append(args, action...)...)
-	cmd.Env = append(cmd.Env, "TTRPC_ADDRESS="+c.n.events.address, "GRPC_ADDRESS="+c.n.Address(), "NAMESPACE="+c.n.Name, "MAX_SHIM_VERSION=2")
+	cmd.Env = append(cmd.Env, "TTRPC_ADDRESS="+c.n.events.address)
+	if !c.opts.old {
+		cmd.Env = append(cmd.Env, "GRPC_ADDRESS="+c.n.Address(), "NAMESPACE="+c.n.Name, "MAX_SHIM_VERSION=2")
+	}
 	var stdout, stderr bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(stdin), &stdout, &stderr
 	if err := cmd.Run(); err != nil || stderr.Len() > 0 && action[0] == "start" {
