@@ -261,3 +261,31 @@ func TestOOMScore(t *testing.T) {
 		t.Error("a score that is none was set")
 	}
 }
+
+// Engines give a limit of memory and swap together with that of memory, and it
+// must be no lower at any moment, up or down.
+func TestMemoryAndSwap(t *testing.T) {
+	limits := func(n int64) *specs.LinuxResources {
+		return &specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: ptr(n), Swap: ptr(n)}}
+	}
+	g := newGroup(t, limits(64<<20))
+	for _, n := range []int64{128 << 20, 32 << 20, 256 << 20} {
+		if err := g.Update(limits(n)); err != nil {
+			t.Fatal(err)
+		}
+		if got := memoryLimit(t, g); got != uint64(n) {
+			t.Errorf("limit is %d, want %d", got, n)
+		}
+	}
+	for _, none := range []*specs.LinuxMemory{
+		{Limit: ptr[int64](-1), Swap: ptr[int64](-1)},
+		{Limit: ptr[int64](-1)},
+	} {
+		if err := g.Update(&specs.LinuxResources{Memory: none}); err != nil {
+			t.Errorf("no limit any more: %v", err)
+		}
+		if err := g.Update(limits(64 << 20)); err != nil {
+			t.Errorf("a limit again: %v", err)
+		}
+	}
+}

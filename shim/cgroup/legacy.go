@@ -61,7 +61,36 @@ func (l *legacy) update(res *specs.LinuxResources) error {
 	if err != nil {
 		return err
 	}
-	return g.Update(res)
+	for _, part := range l.inTurn(res) {
+		if err := g.Update(part); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// inTurn splits an update of memory and of memory with swap, for the kernel
+// takes no moment in which the second is the lower one: the one goes first that
+// makes room.
+func (l *legacy) inTurn(res *specs.LinuxResources) []*specs.LinuxResources {
+	current, err := readUint(filepath.Join(l.roots[cgroup1.Memory], "memory.memsw.limit_in_bytes"))
+	if err != nil || res.Memory == nil || res.Memory.Limit == nil { // or the kernel doesn't count swap
+		return []*specs.LinuxResources{res}
+	}
+	swap := res.Memory.Swap
+	if swap == nil && *res.Memory.Limit < 0 { // without a limit of memory there is none with swap
+		swap = res.Memory.Limit
+	}
+	if swap == nil {
+		return []*specs.LinuxResources{res}
+	}
+	second := &specs.LinuxResources{Memory: &specs.LinuxMemory{Swap: swap}}
+	rest, memory := *res, *res.Memory
+	memory.Swap, rest.Memory = nil, &memory
+	if *swap < 0 || uint64(*swap) > current {
+		return []*specs.LinuxResources{second, &rest}
+	}
+	return []*specs.LinuxResources{&rest, second}
 }
 
 func (l *legacy) add(pid int) error {
