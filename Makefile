@@ -25,7 +25,7 @@ E2E  = $(filter-out %/conformance %/faults,$(shell $(LIST) | awk '$$1 == "root" 
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build tools images protos deps test check fmt vet staticcheck unit root test-conformance test-faults e2e shimtest race full-moment demo bench short-bench bench-shim install clean
+.PHONY: help build tools images protos deps test check fmt vet staticcheck unit root test-conformance test-faults full-faults e2e shimtest race full-moment demo bench short-bench bench-shim install clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -94,8 +94,11 @@ root: ## Tests of single packages with the kernel and real runsc (root)
 test-conformance: ## The shim alone over ttrpc, with no containerd, awake and asleep (root)
 	@cd integration/conformance && $(ROOT_RINGS) go test -count=1 -timeout 10m
 
-test-faults: deps tools images build ## Each step of hibernations and wakes made to fail, hang and die (root)
+test-faults: deps tools images build ## Each step of hibernations and wakes made to fail, hang and die; random sequences (root)
 	@cd integration/faults && $(ROOT_RINGS) go test -count=1 -parallel 4 -timeout 15m
+
+full-faults: deps tools images build ## test-faults with 200 random sequences of operations; FAULTS_SEED=… for the same ones again (root)
+	@cd integration/faults && FAULTS_SEQUENCES=200 $(ROOT_RINGS) go test -count=1 -parallel 4 -timeout 30m
 
 shimtest: tools build ## containerd's own suite for shims, built elsewhere: SHIMTEST=path/to/shimtest.test (root)
 	@[ -n "$(SHIMTEST)" ] || { echo "give the suite's binary: make shimtest SHIMTEST=path/to/shimtest.test"; exit 2; }
