@@ -17,6 +17,7 @@ exec unshare --mount --net --pid --fork --kill-child --mount-proc sh -c '
 	done
 	ip link set lo up
 	PATH="$1/bin:$1/.tools:$PATH"
+	export SHIM_BINARY="$1/bin/containerd-shim-hibernate-v1" # it looks for what is left of a program by its path
 	binary=$2 config=$3
 	shift 3
 	"$binary" -shimtest.config="$config" -test.v "$@"
