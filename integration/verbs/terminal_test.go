@@ -50,6 +50,7 @@ func (s *session) open(path string) error {
 	defer tty.Close()
 	s.Stdin, s.Stdout, s.Stderr = tty, tty, tty
 	s.SysProcAttr.Setsid, s.SysProcAttr.Setctty, s.SysProcAttr.Ctty = true, true, 0
+	s.SysProcAttr.Setpgid = false // a session's leader leads its group already
 	return s.Start()
 }
 
