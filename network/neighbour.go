@@ -13,16 +13,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PrepareInner puts the addresses, the default route and P's neighbour back into
+// PrepareInner mends the link, and puts the addresses, the default route and P's neighbour back into
 // I, where runsc takes them from. To be called before each create: runsc takes
 // the addresses away when it starts or restores.
 func (l *Link) PrepareInner(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if l.checkInner(ctx) != nil {
-		if err := l.repairInner(ctx); err != nil {
-			return fmt.Errorf("prepare I: %w", err)
+	for _, s := range l.stages(ctx) { // somebody may have taken the link away meanwhile
+		if s.check() == nil {
+			continue
+		}
+		if err := s.repair(); err != nil {
+			return fmt.Errorf("prepare I: %s: %w", s.name, err)
 		}
 	}
 	inner, err := l.inner.link(innerName)
