@@ -35,7 +35,7 @@ type Timeouts struct {
 	Create     time.Duration // create: 30 s
 	Start      time.Duration // start: 30 s
 	Restore    time.Duration // restore, with the load of its memory: 2 min
-	Checkpoint time.Duration // checkpoint: 5 min
+	Checkpoint time.Duration // checkpoint, tar: 5 min
 	Delete     time.Duration // delete: 30 s
 	Control    time.Duration // pause, resume, kill, state, ps: 10 s
 	Exec       time.Duration // exec, until the process runs: 15 s

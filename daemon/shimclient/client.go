@@ -63,6 +63,11 @@ func (c *Client) Wake(ctx context.Context, req *shimv1.WakeRequest) (*shimv1.Wak
 	return call(ctx, c, "wake", shimv1.TTRPCShimClient.Wake, req)
 }
 
+// ExportRootfs asks the shim to write the container's changes of its root file system.
+func (c *Client) ExportRootfs(ctx context.Context, req *shimv1.ExportRootfsRequest) (*shimv1.ExportRootfsResponse, error) {
+	return call(ctx, c, "export-rootfs", shimv1.TTRPCShimClient.ExportRootfs, req)
+}
+
 // Status asks for all that the shim tells about its workload.
 func (c *Client) Status(ctx context.Context) (*shimv1.StatusResponse, error) {
 	return call(ctx, c, "status", shimv1.TTRPCShimClient.Status, &shimv1.StatusRequest{})

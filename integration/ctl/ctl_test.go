@@ -148,6 +148,7 @@ func TestCommands(t *testing.T) {
 	}
 	t.Run("without a daemon", func(t *testing.T) { commands(n.on(t), false) })
 	t.Run("wrong", func(t *testing.T) { wrong(n.on(t)) })
+	t.Run("export-rootfs", func(t *testing.T) { testExport(t, n.on(t)) })
 }
 
 func commands(n *node, daemon bool) {

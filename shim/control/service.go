@@ -101,4 +101,17 @@ func (s *Service) Lease(_ context.Context, r *shimv1.LeaseRequest) (*shimv1.Leas
 	return &shimv1.LeaseResponse{Leases: w.Lease(r.GetName(), time.Duration(r.GetTtlMs())*time.Millisecond)}, nil
 }
 
+// ExportRootfs writes the container's changes of its root file system, and wakes it for that.
+func (s *Service) ExportRootfs(ctx context.Context, r *shimv1.ExportRootfsRequest) (*shimv1.ExportRootfsResponse, error) {
+	w, err := s.workloads.Workload()
+	if err != nil {
+		return nil, err
+	}
+	t, err := w.ExportRootfs(ctx, r.GetPath())
+	if err != nil {
+		return nil, task.Classify(err)
+	}
+	return &shimv1.ExportRootfsResponse{LastWake: t}, nil
+}
+
 var _ shimv1.TTRPCShimService = (*Service)(nil)

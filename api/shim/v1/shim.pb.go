@@ -26,6 +26,96 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type ExportRootfsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// An existing file or pipe, which the shim opens to write: as /proc/PID/fd/N it may be a descriptor of the caller's.
+	Path          string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExportRootfsRequest) Reset() {
+	*x = ExportRootfsRequest{}
+	mi := &file_api_shim_v1_shim_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExportRootfsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExportRootfsRequest) ProtoMessage() {}
+
+func (x *ExportRootfsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_shim_v1_shim_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExportRootfsRequest.ProtoReflect.Descriptor instead.
+func (*ExportRootfsRequest) Descriptor() ([]byte, []int) {
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *ExportRootfsRequest) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+type ExportRootfsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The newest wake of the workload, which this request may have asked for.
+	LastWake      *Transition `protobuf:"bytes,1,opt,name=last_wake,json=lastWake,proto3" json:"last_wake,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExportRootfsResponse) Reset() {
+	*x = ExportRootfsResponse{}
+	mi := &file_api_shim_v1_shim_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExportRootfsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExportRootfsResponse) ProtoMessage() {}
+
+func (x *ExportRootfsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_shim_v1_shim_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExportRootfsResponse.ProtoReflect.Descriptor instead.
+func (*ExportRootfsResponse) Descriptor() ([]byte, []int) {
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *ExportRootfsResponse) GetLastWake() *Transition {
+	if x != nil {
+		return x.LastWake
+	}
+	return nil
+}
+
 type HibernateRequest struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Reason string                 `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -37,7 +127,7 @@ type HibernateRequest struct {
 
 func (x *HibernateRequest) Reset() {
 	*x = HibernateRequest{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[0]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -49,7 +139,7 @@ func (x *HibernateRequest) String() string {
 func (*HibernateRequest) ProtoMessage() {}
 
 func (x *HibernateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[0]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -62,7 +152,7 @@ func (x *HibernateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HibernateRequest.ProtoReflect.Descriptor instead.
 func (*HibernateRequest) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{0}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *HibernateRequest) GetReason() string {
@@ -89,7 +179,7 @@ type HibernateResponse struct {
 
 func (x *HibernateResponse) Reset() {
 	*x = HibernateResponse{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[1]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -101,7 +191,7 @@ func (x *HibernateResponse) String() string {
 func (*HibernateResponse) ProtoMessage() {}
 
 func (x *HibernateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[1]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -114,7 +204,7 @@ func (x *HibernateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HibernateResponse.ProtoReflect.Descriptor instead.
 func (*HibernateResponse) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{1}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *HibernateResponse) GetTransition() *Transition {
@@ -143,7 +233,7 @@ type WakeRequest struct {
 
 func (x *WakeRequest) Reset() {
 	*x = WakeRequest{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[2]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -155,7 +245,7 @@ func (x *WakeRequest) String() string {
 func (*WakeRequest) ProtoMessage() {}
 
 func (x *WakeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[2]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -168,7 +258,7 @@ func (x *WakeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WakeRequest.ProtoReflect.Descriptor instead.
 func (*WakeRequest) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{2}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *WakeRequest) GetReason() string {
@@ -194,7 +284,7 @@ type WakeResponse struct {
 
 func (x *WakeResponse) Reset() {
 	*x = WakeResponse{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[3]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -206,7 +296,7 @@ func (x *WakeResponse) String() string {
 func (*WakeResponse) ProtoMessage() {}
 
 func (x *WakeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[3]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -219,7 +309,7 @@ func (x *WakeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WakeResponse.ProtoReflect.Descriptor instead.
 func (*WakeResponse) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{3}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *WakeResponse) GetTransition() *Transition {
@@ -247,7 +337,7 @@ type Transition struct {
 
 func (x *Transition) Reset() {
 	*x = Transition{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[4]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -259,7 +349,7 @@ func (x *Transition) String() string {
 func (*Transition) ProtoMessage() {}
 
 func (x *Transition) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[4]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -272,7 +362,7 @@ func (x *Transition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transition.ProtoReflect.Descriptor instead.
 func (*Transition) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{4}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Transition) GetId() string {
@@ -350,7 +440,7 @@ type Step struct {
 
 func (x *Step) Reset() {
 	*x = Step{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[5]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -362,7 +452,7 @@ func (x *Step) String() string {
 func (*Step) ProtoMessage() {}
 
 func (x *Step) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[5]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -375,7 +465,7 @@ func (x *Step) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Step.ProtoReflect.Descriptor instead.
 func (*Step) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{5}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Step) GetName() string {
@@ -412,7 +502,7 @@ type Rung struct {
 
 func (x *Rung) Reset() {
 	*x = Rung{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[6]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -424,7 +514,7 @@ func (x *Rung) String() string {
 func (*Rung) ProtoMessage() {}
 
 func (x *Rung) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[6]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -437,7 +527,7 @@ func (x *Rung) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rung.ProtoReflect.Descriptor instead.
 func (*Rung) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{6}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Rung) GetName() string {
@@ -476,7 +566,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[7]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -488,7 +578,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[7]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -501,7 +591,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{7}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{9}
 }
 
 type StatusResponse struct {
@@ -536,7 +626,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[8]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -548,7 +638,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[8]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -561,7 +651,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{8}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *StatusResponse) GetNamespace() string {
@@ -736,7 +826,7 @@ type Container struct {
 
 func (x *Container) Reset() {
 	*x = Container{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[9]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -748,7 +838,7 @@ func (x *Container) String() string {
 func (*Container) ProtoMessage() {}
 
 func (x *Container) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[9]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -761,7 +851,7 @@ func (x *Container) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Container.ProtoReflect.Descriptor instead.
 func (*Container) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{9}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Container) GetId() string {
@@ -795,7 +885,7 @@ type Reason struct {
 
 func (x *Reason) Reset() {
 	*x = Reason{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[10]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -807,7 +897,7 @@ func (x *Reason) String() string {
 func (*Reason) ProtoMessage() {}
 
 func (x *Reason) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[10]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -820,7 +910,7 @@ func (x *Reason) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reason.ProtoReflect.Descriptor instead.
 func (*Reason) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{10}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Reason) GetCode() string {
@@ -848,7 +938,7 @@ type Setting struct {
 
 func (x *Setting) Reset() {
 	*x = Setting{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[11]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -860,7 +950,7 @@ func (x *Setting) String() string {
 func (*Setting) ProtoMessage() {}
 
 func (x *Setting) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[11]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -873,7 +963,7 @@ func (x *Setting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Setting.ProtoReflect.Descriptor instead.
 func (*Setting) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{11}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Setting) GetKey() string {
@@ -905,7 +995,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[12]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -917,7 +1007,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[12]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -930,7 +1020,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{12}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{14}
 }
 
 type Event struct {
@@ -945,7 +1035,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[13]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -957,7 +1047,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[13]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -970,7 +1060,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{13}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Event) GetTimeUnixMs() int64 {
@@ -1009,7 +1099,7 @@ type ActivityRequest struct {
 
 func (x *ActivityRequest) Reset() {
 	*x = ActivityRequest{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[14]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1021,7 +1111,7 @@ func (x *ActivityRequest) String() string {
 func (*ActivityRequest) ProtoMessage() {}
 
 func (x *ActivityRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[14]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1034,7 +1124,7 @@ func (x *ActivityRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ActivityRequest.ProtoReflect.Descriptor instead.
 func (*ActivityRequest) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{14}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{16}
 }
 
 type ActivityResponse struct {
@@ -1060,7 +1150,7 @@ type ActivityResponse struct {
 
 func (x *ActivityResponse) Reset() {
 	*x = ActivityResponse{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[15]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1072,7 +1162,7 @@ func (x *ActivityResponse) String() string {
 func (*ActivityResponse) ProtoMessage() {}
 
 func (x *ActivityResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[15]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1085,7 +1175,7 @@ func (x *ActivityResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ActivityResponse.ProtoReflect.Descriptor instead.
 func (*ActivityResponse) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{15}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ActivityResponse) GetState() string {
@@ -1189,7 +1279,7 @@ type LeaseRequest struct {
 
 func (x *LeaseRequest) Reset() {
 	*x = LeaseRequest{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[16]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1201,7 +1291,7 @@ func (x *LeaseRequest) String() string {
 func (*LeaseRequest) ProtoMessage() {}
 
 func (x *LeaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[16]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1214,7 +1304,7 @@ func (x *LeaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseRequest.ProtoReflect.Descriptor instead.
 func (*LeaseRequest) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{16}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *LeaseRequest) GetName() string {
@@ -1241,7 +1331,7 @@ type LeaseInfo struct {
 
 func (x *LeaseInfo) Reset() {
 	*x = LeaseInfo{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[17]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1253,7 +1343,7 @@ func (x *LeaseInfo) String() string {
 func (*LeaseInfo) ProtoMessage() {}
 
 func (x *LeaseInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[17]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1266,7 +1356,7 @@ func (x *LeaseInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseInfo.ProtoReflect.Descriptor instead.
 func (*LeaseInfo) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{17}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *LeaseInfo) GetName() string {
@@ -1292,7 +1382,7 @@ type LeaseResponse struct {
 
 func (x *LeaseResponse) Reset() {
 	*x = LeaseResponse{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[18]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1304,7 +1394,7 @@ func (x *LeaseResponse) String() string {
 func (*LeaseResponse) ProtoMessage() {}
 
 func (x *LeaseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[18]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1317,7 +1407,7 @@ func (x *LeaseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseResponse.ProtoReflect.Descriptor instead.
 func (*LeaseResponse) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{18}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *LeaseResponse) GetLeases() []*LeaseInfo {
@@ -1331,7 +1421,11 @@ var File_api_shim_v1_shim_proto protoreflect.FileDescriptor
 
 const file_api_shim_v1_shim_proto_rawDesc = "" +
 	"\n" +
-	"\x16api/shim/v1/shim.proto\x12\x11hibernate.shim.v1\"B\n" +
+	"\x16api/shim/v1/shim.proto\x12\x11hibernate.shim.v1\")\n" +
+	"\x13ExportRootfsRequest\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\"R\n" +
+	"\x14ExportRootfsResponse\x12:\n" +
+	"\tlast_wake\x18\x01 \x01(\v2\x1d.hibernate.shim.v1.TransitionR\blastWake\"B\n" +
 	"\x10HibernateRequest\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x16\n" +
 	"\x06manual\x18\x02 \x01(\bR\x06manual\"s\n" +
@@ -1443,14 +1537,15 @@ const file_api_shim_v1_shim_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12&\n" +
 	"\x0fexpires_unix_ms\x18\x02 \x01(\x03R\rexpiresUnixMs\"E\n" +
 	"\rLeaseResponse\x124\n" +
-	"\x06leases\x18\x01 \x03(\v2\x1c.hibernate.shim.v1.LeaseInfoR\x06leases2\xdd\x03\n" +
+	"\x06leases\x18\x01 \x03(\v2\x1c.hibernate.shim.v1.LeaseInfoR\x06leases2\xbe\x04\n" +
 	"\x04Shim\x12V\n" +
 	"\tHibernate\x12#.hibernate.shim.v1.HibernateRequest\x1a$.hibernate.shim.v1.HibernateResponse\x12G\n" +
 	"\x04Wake\x12\x1e.hibernate.shim.v1.WakeRequest\x1a\x1f.hibernate.shim.v1.WakeResponse\x12M\n" +
 	"\x06Status\x12 .hibernate.shim.v1.StatusRequest\x1a!.hibernate.shim.v1.StatusResponse\x12D\n" +
 	"\x05Watch\x12\x1f.hibernate.shim.v1.WatchRequest\x1a\x18.hibernate.shim.v1.Event0\x01\x12S\n" +
 	"\bActivity\x12\".hibernate.shim.v1.ActivityRequest\x1a#.hibernate.shim.v1.ActivityResponse\x12J\n" +
-	"\x05Lease\x12\x1f.hibernate.shim.v1.LeaseRequest\x1a .hibernate.shim.v1.LeaseResponseB;Z9github.com/hibernate-runtime/hibernate/api/shim/v1;shimv1b\x06proto3"
+	"\x05Lease\x12\x1f.hibernate.shim.v1.LeaseRequest\x1a .hibernate.shim.v1.LeaseResponse\x12_\n" +
+	"\fExportRootfs\x12&.hibernate.shim.v1.ExportRootfsRequest\x1a'.hibernate.shim.v1.ExportRootfsResponseB;Z9github.com/hibernate-runtime/hibernate/api/shim/v1;shimv1b\x06proto3"
 
 var (
 	file_api_shim_v1_shim_proto_rawDescOnce sync.Once
@@ -1464,60 +1559,65 @@ func file_api_shim_v1_shim_proto_rawDescGZIP() []byte {
 	return file_api_shim_v1_shim_proto_rawDescData
 }
 
-var file_api_shim_v1_shim_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_api_shim_v1_shim_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_api_shim_v1_shim_proto_goTypes = []any{
-	(*HibernateRequest)(nil),  // 0: hibernate.shim.v1.HibernateRequest
-	(*HibernateResponse)(nil), // 1: hibernate.shim.v1.HibernateResponse
-	(*WakeRequest)(nil),       // 2: hibernate.shim.v1.WakeRequest
-	(*WakeResponse)(nil),      // 3: hibernate.shim.v1.WakeResponse
-	(*Transition)(nil),        // 4: hibernate.shim.v1.Transition
-	(*Step)(nil),              // 5: hibernate.shim.v1.Step
-	(*Rung)(nil),              // 6: hibernate.shim.v1.Rung
-	(*StatusRequest)(nil),     // 7: hibernate.shim.v1.StatusRequest
-	(*StatusResponse)(nil),    // 8: hibernate.shim.v1.StatusResponse
-	(*Container)(nil),         // 9: hibernate.shim.v1.Container
-	(*Reason)(nil),            // 10: hibernate.shim.v1.Reason
-	(*Setting)(nil),           // 11: hibernate.shim.v1.Setting
-	(*WatchRequest)(nil),      // 12: hibernate.shim.v1.WatchRequest
-	(*Event)(nil),             // 13: hibernate.shim.v1.Event
-	(*ActivityRequest)(nil),   // 14: hibernate.shim.v1.ActivityRequest
-	(*ActivityResponse)(nil),  // 15: hibernate.shim.v1.ActivityResponse
-	(*LeaseRequest)(nil),      // 16: hibernate.shim.v1.LeaseRequest
-	(*LeaseInfo)(nil),         // 17: hibernate.shim.v1.LeaseInfo
-	(*LeaseResponse)(nil),     // 18: hibernate.shim.v1.LeaseResponse
+	(*ExportRootfsRequest)(nil),  // 0: hibernate.shim.v1.ExportRootfsRequest
+	(*ExportRootfsResponse)(nil), // 1: hibernate.shim.v1.ExportRootfsResponse
+	(*HibernateRequest)(nil),     // 2: hibernate.shim.v1.HibernateRequest
+	(*HibernateResponse)(nil),    // 3: hibernate.shim.v1.HibernateResponse
+	(*WakeRequest)(nil),          // 4: hibernate.shim.v1.WakeRequest
+	(*WakeResponse)(nil),         // 5: hibernate.shim.v1.WakeResponse
+	(*Transition)(nil),           // 6: hibernate.shim.v1.Transition
+	(*Step)(nil),                 // 7: hibernate.shim.v1.Step
+	(*Rung)(nil),                 // 8: hibernate.shim.v1.Rung
+	(*StatusRequest)(nil),        // 9: hibernate.shim.v1.StatusRequest
+	(*StatusResponse)(nil),       // 10: hibernate.shim.v1.StatusResponse
+	(*Container)(nil),            // 11: hibernate.shim.v1.Container
+	(*Reason)(nil),               // 12: hibernate.shim.v1.Reason
+	(*Setting)(nil),              // 13: hibernate.shim.v1.Setting
+	(*WatchRequest)(nil),         // 14: hibernate.shim.v1.WatchRequest
+	(*Event)(nil),                // 15: hibernate.shim.v1.Event
+	(*ActivityRequest)(nil),      // 16: hibernate.shim.v1.ActivityRequest
+	(*ActivityResponse)(nil),     // 17: hibernate.shim.v1.ActivityResponse
+	(*LeaseRequest)(nil),         // 18: hibernate.shim.v1.LeaseRequest
+	(*LeaseInfo)(nil),            // 19: hibernate.shim.v1.LeaseInfo
+	(*LeaseResponse)(nil),        // 20: hibernate.shim.v1.LeaseResponse
 }
 var file_api_shim_v1_shim_proto_depIdxs = []int32{
-	4,  // 0: hibernate.shim.v1.HibernateResponse.transition:type_name -> hibernate.shim.v1.Transition
-	4,  // 1: hibernate.shim.v1.WakeResponse.transition:type_name -> hibernate.shim.v1.Transition
-	5,  // 2: hibernate.shim.v1.Transition.steps:type_name -> hibernate.shim.v1.Step
-	6,  // 3: hibernate.shim.v1.Transition.ladder:type_name -> hibernate.shim.v1.Rung
-	9,  // 4: hibernate.shim.v1.StatusResponse.containers:type_name -> hibernate.shim.v1.Container
-	10, // 5: hibernate.shim.v1.StatusResponse.blockers:type_name -> hibernate.shim.v1.Reason
-	4,  // 6: hibernate.shim.v1.StatusResponse.last_hibernate:type_name -> hibernate.shim.v1.Transition
-	4,  // 7: hibernate.shim.v1.StatusResponse.last_wake:type_name -> hibernate.shim.v1.Transition
-	11, // 8: hibernate.shim.v1.StatusResponse.settings:type_name -> hibernate.shim.v1.Setting
-	4,  // 9: hibernate.shim.v1.Event.transition:type_name -> hibernate.shim.v1.Transition
-	8,  // 10: hibernate.shim.v1.Event.status:type_name -> hibernate.shim.v1.StatusResponse
-	17, // 11: hibernate.shim.v1.ActivityResponse.leases:type_name -> hibernate.shim.v1.LeaseInfo
-	10, // 12: hibernate.shim.v1.ActivityResponse.blockers:type_name -> hibernate.shim.v1.Reason
-	17, // 13: hibernate.shim.v1.LeaseResponse.leases:type_name -> hibernate.shim.v1.LeaseInfo
-	0,  // 14: hibernate.shim.v1.Shim.Hibernate:input_type -> hibernate.shim.v1.HibernateRequest
-	2,  // 15: hibernate.shim.v1.Shim.Wake:input_type -> hibernate.shim.v1.WakeRequest
-	7,  // 16: hibernate.shim.v1.Shim.Status:input_type -> hibernate.shim.v1.StatusRequest
-	12, // 17: hibernate.shim.v1.Shim.Watch:input_type -> hibernate.shim.v1.WatchRequest
-	14, // 18: hibernate.shim.v1.Shim.Activity:input_type -> hibernate.shim.v1.ActivityRequest
-	16, // 19: hibernate.shim.v1.Shim.Lease:input_type -> hibernate.shim.v1.LeaseRequest
-	1,  // 20: hibernate.shim.v1.Shim.Hibernate:output_type -> hibernate.shim.v1.HibernateResponse
-	3,  // 21: hibernate.shim.v1.Shim.Wake:output_type -> hibernate.shim.v1.WakeResponse
-	8,  // 22: hibernate.shim.v1.Shim.Status:output_type -> hibernate.shim.v1.StatusResponse
-	13, // 23: hibernate.shim.v1.Shim.Watch:output_type -> hibernate.shim.v1.Event
-	15, // 24: hibernate.shim.v1.Shim.Activity:output_type -> hibernate.shim.v1.ActivityResponse
-	18, // 25: hibernate.shim.v1.Shim.Lease:output_type -> hibernate.shim.v1.LeaseResponse
-	20, // [20:26] is the sub-list for method output_type
-	14, // [14:20] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	6,  // 0: hibernate.shim.v1.ExportRootfsResponse.last_wake:type_name -> hibernate.shim.v1.Transition
+	6,  // 1: hibernate.shim.v1.HibernateResponse.transition:type_name -> hibernate.shim.v1.Transition
+	6,  // 2: hibernate.shim.v1.WakeResponse.transition:type_name -> hibernate.shim.v1.Transition
+	7,  // 3: hibernate.shim.v1.Transition.steps:type_name -> hibernate.shim.v1.Step
+	8,  // 4: hibernate.shim.v1.Transition.ladder:type_name -> hibernate.shim.v1.Rung
+	11, // 5: hibernate.shim.v1.StatusResponse.containers:type_name -> hibernate.shim.v1.Container
+	12, // 6: hibernate.shim.v1.StatusResponse.blockers:type_name -> hibernate.shim.v1.Reason
+	6,  // 7: hibernate.shim.v1.StatusResponse.last_hibernate:type_name -> hibernate.shim.v1.Transition
+	6,  // 8: hibernate.shim.v1.StatusResponse.last_wake:type_name -> hibernate.shim.v1.Transition
+	13, // 9: hibernate.shim.v1.StatusResponse.settings:type_name -> hibernate.shim.v1.Setting
+	6,  // 10: hibernate.shim.v1.Event.transition:type_name -> hibernate.shim.v1.Transition
+	10, // 11: hibernate.shim.v1.Event.status:type_name -> hibernate.shim.v1.StatusResponse
+	19, // 12: hibernate.shim.v1.ActivityResponse.leases:type_name -> hibernate.shim.v1.LeaseInfo
+	12, // 13: hibernate.shim.v1.ActivityResponse.blockers:type_name -> hibernate.shim.v1.Reason
+	19, // 14: hibernate.shim.v1.LeaseResponse.leases:type_name -> hibernate.shim.v1.LeaseInfo
+	2,  // 15: hibernate.shim.v1.Shim.Hibernate:input_type -> hibernate.shim.v1.HibernateRequest
+	4,  // 16: hibernate.shim.v1.Shim.Wake:input_type -> hibernate.shim.v1.WakeRequest
+	9,  // 17: hibernate.shim.v1.Shim.Status:input_type -> hibernate.shim.v1.StatusRequest
+	14, // 18: hibernate.shim.v1.Shim.Watch:input_type -> hibernate.shim.v1.WatchRequest
+	16, // 19: hibernate.shim.v1.Shim.Activity:input_type -> hibernate.shim.v1.ActivityRequest
+	18, // 20: hibernate.shim.v1.Shim.Lease:input_type -> hibernate.shim.v1.LeaseRequest
+	0,  // 21: hibernate.shim.v1.Shim.ExportRootfs:input_type -> hibernate.shim.v1.ExportRootfsRequest
+	3,  // 22: hibernate.shim.v1.Shim.Hibernate:output_type -> hibernate.shim.v1.HibernateResponse
+	5,  // 23: hibernate.shim.v1.Shim.Wake:output_type -> hibernate.shim.v1.WakeResponse
+	10, // 24: hibernate.shim.v1.Shim.Status:output_type -> hibernate.shim.v1.StatusResponse
+	15, // 25: hibernate.shim.v1.Shim.Watch:output_type -> hibernate.shim.v1.Event
+	17, // 26: hibernate.shim.v1.Shim.Activity:output_type -> hibernate.shim.v1.ActivityResponse
+	20, // 27: hibernate.shim.v1.Shim.Lease:output_type -> hibernate.shim.v1.LeaseResponse
+	1,  // 28: hibernate.shim.v1.Shim.ExportRootfs:output_type -> hibernate.shim.v1.ExportRootfsResponse
+	22, // [22:29] is the sub-list for method output_type
+	15, // [15:22] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_api_shim_v1_shim_proto_init() }
@@ -1531,7 +1631,7 @@ func file_api_shim_v1_shim_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_shim_v1_shim_proto_rawDesc), len(file_api_shim_v1_shim_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   19,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -14,6 +14,7 @@ type TTRPCShimService interface {
 	Watch(context.Context, *WatchRequest, TTRPCShim_WatchServer) error
 	Activity(context.Context, *ActivityRequest) (*ActivityResponse, error)
 	Lease(context.Context, *LeaseRequest) (*LeaseResponse, error)
+	ExportRootfs(context.Context, *ExportRootfsRequest) (*ExportRootfsResponse, error)
 }
 
 type TTRPCShim_WatchServer interface {
@@ -67,6 +68,13 @@ func RegisterTTRPCShimService(srv *ttrpc.Server, svc TTRPCShimService) {
 				}
 				return svc.Lease(ctx, &req)
 			},
+			"ExportRootfs": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req ExportRootfsRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.ExportRootfs(ctx, &req)
+			},
 		},
 		Streams: map[string]ttrpc.Stream{
 			"Watch": {
@@ -91,6 +99,7 @@ type TTRPCShimClient interface {
 	Watch(context.Context, *WatchRequest) (TTRPCShim_WatchClient, error)
 	Activity(context.Context, *ActivityRequest) (*ActivityResponse, error)
 	Lease(context.Context, *LeaseRequest) (*LeaseResponse, error)
+	ExportRootfs(context.Context, *ExportRootfsRequest) (*ExportRootfsResponse, error)
 }
 
 type ttrpcshimClient struct {
@@ -167,6 +176,14 @@ func (c *ttrpcshimClient) Activity(ctx context.Context, req *ActivityRequest) (*
 func (c *ttrpcshimClient) Lease(ctx context.Context, req *LeaseRequest) (*LeaseResponse, error) {
 	var resp LeaseResponse
 	if err := c.client.Call(ctx, "hibernate.shim.v1.Shim", "Lease", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *ttrpcshimClient) ExportRootfs(ctx context.Context, req *ExportRootfsRequest) (*ExportRootfsResponse, error) {
+	var resp ExportRootfsResponse
+	if err := c.client.Call(ctx, "hibernate.shim.v1.Shim", "ExportRootfs", req, &resp); err != nil {
 		return nil, err
 	}
 	return &resp, nil

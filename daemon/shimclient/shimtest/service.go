@@ -2,6 +2,7 @@ package shimtest
 
 import (
 	"context"
+	"os"
 
 	"google.golang.org/protobuf/proto"
 
@@ -86,6 +87,16 @@ func (s service) Activity(ctx context.Context, _ *shimv1.ActivityRequest) (*shim
 	defer s.mu.Unlock()
 	s.samples++
 	return proto.CloneOf(s.activity), nil
+}
+
+// exported is what ExportRootfs writes in place of an archive.
+const exported = "an archive\n"
+
+func (s service) ExportRootfs(ctx context.Context, req *shimv1.ExportRootfsRequest) (*shimv1.ExportRootfsResponse, error) {
+	if err := s.hung(ctx); err != nil {
+		return nil, err
+	}
+	return &shimv1.ExportRootfsResponse{}, os.WriteFile(req.GetPath(), []byte(exported), 0)
 }
 
 func (s service) Lease(ctx context.Context, req *shimv1.LeaseRequest) (*shimv1.LeaseResponse, error) {
