@@ -92,10 +92,10 @@ root: ## Tests of single packages with the kernel and real runsc (root)
 	@$(ROOT_RINGS) sh tools/gotest.sh -count=1 -timeout 10m -- $(ROOT)
 
 test-conformance: ## The shim alone over ttrpc, with no containerd, awake and asleep (root)
-	@cd integration/conformance && $(ROOT_RINGS) go test -count=1 -timeout 10m
+	@$(ROOT_RINGS) sh tools/gotest.sh -count=1 -timeout 10m -- ./integration/conformance
 
 test-faults: deps tools images build ## Each step of hibernations and wakes made to fail, hang and die; random sequences (root)
-	@cd integration/faults && $(ROOT_RINGS) go test -count=1 -parallel 4 -timeout 15m
+	@$(ROOT_RINGS) sh tools/gotest.sh -count=1 -parallel 4 -timeout 15m -- ./integration/faults
 
 full-faults: deps tools images build ## test-faults with 200 random sequences of operations; FAULTS_SEED=… for the same ones again (root)
 	@cd integration/faults && FAULTS_SEQUENCES=200 $(ROOT_RINGS) go test -count=1 -parallel 4 -timeout 30m

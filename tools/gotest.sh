@@ -2,7 +2,15 @@
 # gotest.sh FLAGS… -- PACKAGES…: go test of one package after the other, since they start real programs.
 #
 # With HIBERNATE_AGAIN=1 a package that fails is run once more, and told as flaky when it passes then: on machines that
-# others use too a test of real programs may be late once. It is told so that somebody looks.
+# others use too a test of real programs may be late once. It is told so that somebody looks. A package that is given as
+# a directory is tested in it, so that what its tests print is shown.
+run() {
+	case $1 in
+	./*) (cd "$1" && go test $flags) ;;
+	*) go test $flags "$1" ;;
+	esac
+}
+
 flags=
 while [ $# -gt 0 ] && [ "$1" != -- ]; do
 	flags="$flags $1"
@@ -11,8 +19,8 @@ done
 shift
 code=0
 for package in "$@"; do
-	go test $flags "$package" && continue
-	if [ "${HIBERNATE_AGAIN:-}" = 1 ] && go test $flags "$package"; then
+	run "$package" && continue
+	if [ "${HIBERNATE_AGAIN:-}" = 1 ] && run "$package"; then
 		echo "== FLAKY: $package failed, and passed when run again"
 		continue
 	fi
