@@ -25,7 +25,6 @@ type model struct {
 	old    net.Conn // a connection that lives through everything
 	asleep bool
 	paused bool
-	ended  bool
 	lines  int
 	done   []string // the operations so far
 }
