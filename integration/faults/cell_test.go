@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -73,8 +74,10 @@ func (a *app) meet(kind string, c cell) {
 	a.Helper()
 	if kind == toWake {
 		a.sleep()
-	} else {
-		a.awake()
+	} else if a.awake(); c.after != "" { // nothing may undo it before that: whoever talked has ended by the second one
+		a.sleep()
+		_, err := a.w.Wake(a.ctx(), a.id)
+		a.must(err)
 	}
 	record := a.attempt(kind, c)
 	a.judge(kind, c, record)
@@ -139,7 +142,7 @@ func (a *app) attempt(kind string, c cell) *shimv1.Transition {
 	if kind == toWake {
 		record = s.GetLastWake()
 	}
-	if failed := record.GetOutcome() != "slept" && record.GetOutcome() != "restored" && record.GetOutcome() != "cold-started"; failed != (err != nil) {
+	if well := slices.Contains([]string{"slept", "restored", "cold-started"}, record.GetOutcome()); well != (err == nil) {
 		a.Errorf("%s (%s), and the caller gets %v", record.GetOutcome(), record.GetDetail(), err)
 	}
 	return record
@@ -252,5 +255,10 @@ func signalSandbox(s syscall.Signal) func(*app) {
 			a.Fatal("there is no sandbox")
 		}
 		a.must(syscall.Kill(pid, s))
+		if s != syscall.SIGKILL {
+			return
+		}
+		a.eventually("the shim reaps the sandbox", func() bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) })
+		time.Sleep(50 * time.Millisecond) // it tells itself
 	}
 }

@@ -45,7 +45,7 @@ func wakes(block bool) []cell {
 			time.AfterFunc(time.Second, func() { _ = syscall.Kill(pid, syscall.SIGCONT) })
 		}},
 		given(cell{step: "restore", fault: "another version", told: "version", rules: []failpoint.Rule{{
-			Command: "restore", Fault: failpoint.Fail, Message: "runsc version does not match across checkpoint restore, checkpoint: x current: y",
+			Command: "restore", Fault: failpoint.Fail, Message: "runsc version does not match across checkpoint restore",
 		}}}, otherRunsc),
 		given(cell{step: "verify", fault: "ENOENT", told: "pages.img", at: away("[0-9]*/image/pages.img"), mend: back}, imageGone),
 	)
