@@ -68,11 +68,11 @@ func (g *Group) removeMade(made []string) error {
 	return g.Delete()
 }
 
-// removeTimeout is how long Delete waits for processes that end.
-const removeTimeout = time.Second
+// removeTimeout is how long Delete waits for processes that end: one that held much memory takes its time on a busy machine.
+const removeTimeout = 5 * time.Second
 
 // Delete removes the directories that New made, those of parents too when they
-// are empty. Processes that end just now are waited for, for up to a second. It
+// are empty. Processes that end just now are waited for, for some seconds. It
 // is idempotent.
 func (g *Group) Delete() error {
 	var errs []error
