@@ -3,6 +3,7 @@ package daemon
 import (
 	"log/slog"
 	"sync"
+	"time"
 
 	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
 	"github.com/hibernate-runtime/hibernate/daemon/metrics"
@@ -13,6 +14,7 @@ import (
 type events struct {
 	metrics *metrics.Metrics
 	log     *slog.Logger
+	started time.Time // of this daemon: what began before is another's to tell
 
 	mu   sync.Mutex
 	told map[*node.Workload]told // guarded by mu
@@ -25,10 +27,10 @@ type told struct {
 }
 
 func newEvents(m *metrics.Metrics, log *slog.Logger) *events {
-	return &events{metrics: m, log: log, told: make(map[*node.Workload]told)}
+	return &events{metrics: m, log: log, started: time.Now(), told: make(map[*node.Workload]told)}
 }
 
-// on takes an event. The first of a workload tells what was before this daemon: it is noted, and counts nothing.
+// on takes an event. What the first of a workload tells of the time before this daemon is noted, and counts nothing.
 func (e *events) on(w *node.Workload, event *shimv1.Event) {
 	before, after, fresh := e.note(w, event)
 	if before != after {
@@ -57,7 +59,7 @@ func (e *events) note(w *node.Workload, event *shimv1.Event) (before, after stri
 			continue
 		}
 		last.ids[t.GetKind()] = t.GetId()
-		if known {
+		if known || t.GetStartedUnixMs() >= e.started.UnixMilli() { // it may be over before the watch has begun
 			fresh = append(fresh, t)
 		}
 	}
