@@ -42,7 +42,7 @@ func logTo(dir, how string) error {
 	case "crash":
 		return errors.New("as told")
 	case "never-ready":
-		select {}
+		time.Sleep(time.Hour) // a select would be taken for a deadlock
 	case "deaf":
 		signal.Ignore(syscall.SIGTERM)
 	}
@@ -66,7 +66,7 @@ func logTo(dir, how string) error {
 	}
 	copies.Wait()
 	if how == "deaf" {
-		select {}
+		time.Sleep(time.Hour)
 	}
 	return os.WriteFile(filepath.Join(dir, "end"), nil, 0o600)
 }
