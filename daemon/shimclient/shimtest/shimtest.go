@@ -225,9 +225,21 @@ func (s *Shim) transition(ctx context.Context, kind, id, reason, via, to, outcom
 	t := &shimv1.Transition{Id: id, Kind: kind, Reason: reason, Outcome: outcome, StartedUnixMs: started.UnixMilli(), TotalMs: 12.5}
 	if err != nil {
 		t.Outcome, t.Detail = "failed", err.Error()
+	}
+	s.keep(t)
+	if err != nil {
 		s.move(from, t)
 		return nil, errgrpc.ToGRPC(err)
 	}
 	s.move(to, t)
 	return t, nil
+}
+
+// keep puts a transition into the status, as the last of its kind. s.mu is held.
+func (s *Shim) keep(t *shimv1.Transition) {
+	if t.GetKind() == "wake" {
+		s.status.LastWake = t
+	} else {
+		s.status.LastHibernate = t
+	}
 }
