@@ -80,13 +80,17 @@ func (w *Workload) freeSandbox(ctx context.Context) error {
 	if w.sandboxPid != 0 {
 		sandbox = identify(w.sandboxPid)
 	}
-	gone := w.sandboxPid != 0 && sandbox.Start == 0
+	unknown := w.sandboxPid == 0
+	gone := !unknown && sandbox.Start == 0
 	w.sandboxPid = 0
 	w.mu.Unlock()
 	// Its memory is freed while runsc starts, and goes even if runsc can't.
 	err := sandbox.kill()
 	if !gone || killGofer(w.runsc.Root, w.opts.ID) != nil {
 		err = errors.Join(err, w.runsc.Delete(ctx, w.opts.ID, true))
+	}
+	if unknown { // its making may have been cut short
+		err = errors.Join(err, killCommands(w.runsc.Root, w.opts.ID))
 	}
 	return errors.Join(err, removeTraces(w.runsc.Root, w.opts.ID), removeFilestores(w.spec.Root.Path))
 }

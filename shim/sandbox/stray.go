@@ -9,14 +9,33 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"time"
 )
 
-// killCommands ends the runsc commands of a container whose shim is gone. One that went on would make a sandbox behind
-// the back of a clean-up that found none.
+// sweeps bounds how often killCommands looks again: what it kills may just have started another process.
+const sweeps = 20
+
+// killCommands ends the runsc commands of a container, and what they have started: those of a shim that is gone, or one
+// that was killed in the middle of making a sandbox, which it may have left with no state that `runsc delete` could find.
+// One that went on would make a sandbox behind the back of a clean-up that found none.
 func killCommands(root, id string) error {
+	var errs []error
+	for range sweeps {
+		found, err := sweep(root, id)
+		errs = append(errs, err)
+		if !found || err != nil {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return errors.Join(errs...)
+}
+
+// sweep kills what runs now.
+func sweep(root, id string) (found bool, err error) {
 	all, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
-		return err
+		return false, err
 	}
 	for _, dir := range all {
 		pid, e := strconv.Atoi(filepath.Base(dir))
@@ -25,13 +44,14 @@ func killCommands(root, id string) error {
 		}
 		p := identify(pid) // before its arguments are read, so that they are of the process that is killed
 		if arguments, e := os.ReadFile(filepath.Join(dir, "cmdline")); e == nil && isCommand(arguments, root, id) {
+			found = true
 			err = errors.Join(err, p.kill())
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("commands of runsc: %w", err)
+		return found, fmt.Errorf("commands of runsc: %w", err)
 	}
-	return nil
+	return found, nil
 }
 
 // isCommand says whether arguments, each ended by a zero byte, are of runsc for the container id below root. Its sandbox
