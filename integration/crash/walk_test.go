@@ -129,6 +129,25 @@ func TestTaskKilledAtEachStep(t *testing.T) {
 	}
 }
 
+// SIGKILL while runsc makes a sandbox ends runsc in the middle, with no state by which the sandbox could be found again.
+func TestTaskKilledWhileBooting(t *testing.T) {
+	t.Parallel()
+	w := harness.New(t, harness.Options{Settings: manual})
+	a := start(t, w, "booting", options{})
+	for i := range 12 {
+		after := time.Duration(i) * 5 * time.Millisecond
+		if i > 0 {
+			a.again()
+		}
+		a.walk(true, "boot").Release()
+		time.Sleep(after) // into runsc's work: where it is then is different each time, and that is wanted
+		a.must(w.Kill(a.ctx(), a.id, "KILL"))
+		a.ended()
+		a.nothingLeft(after.String())
+	}
+	a.again() // for the orderly end
+}
+
 // nothingLeft looks for processes, and for snapshots of a container that has ended.
 func (a *app) nothingLeft(when string) {
 	a.Helper()
