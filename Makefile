@@ -84,11 +84,11 @@ staticcheck: ## staticcheck
 	@go run ./tools/toolchain staticcheck
 	@$(TOOLS)/staticcheck ./...
 
-unit: ## Tests that need no root
+unit: tools ## Tests that need no root
 	@go test -p $(JOBS) -timeout 5m $(UNIT)
 	@cd integration/images && go test ./...
 
-root: ## Tests of single packages with the kernel and real runsc (root)
+root: tools ## Tests of single packages with the kernel and real runsc (root)
 	@$(ROOT_RINGS) sh tools/gotest.sh -count=1 -timeout 10m -- $(ROOT)
 
 test-conformance: ## The shim alone over ttrpc, with no containerd, awake and asleep (root)
