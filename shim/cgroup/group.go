@@ -47,7 +47,7 @@ func New(path string, res *specs.LinuxResources) (*Group, error) {
 		return nil, err
 	}
 	missing := absent(g.dirs())
-	if err := g.limit(withoutDevices(res)); err != nil {
+	if err := g.limit(Asked(res)); err != nil {
 		return nil, errors.Join(fmt.Errorf("control group %s: %w", g.path, err), g.removeMade(missing))
 	}
 	g.mark(missing)
@@ -103,7 +103,7 @@ func (g *Group) Update(res *specs.LinuxResources) error {
 	if res == nil {
 		return nil
 	}
-	if err := g.update(withoutDevices(res)); err != nil {
+	if err := g.update(Asked(res)); err != nil {
 		return fmt.Errorf("update control group %s: %w", g.path, err)
 	}
 	return nil
@@ -132,14 +132,4 @@ func (g *Group) CPU() time.Duration {
 func (g *Group) Memory() uint64 {
 	n, _ := g.memory()
 	return n
-}
-
-// withoutDevices leaves the device list out of resources; see the package.
-func withoutDevices(res *specs.LinuxResources) *specs.LinuxResources {
-	if res == nil {
-		return &specs.LinuxResources{}
-	}
-	clean := *res
-	clean.Devices = nil
-	return &clean
 }

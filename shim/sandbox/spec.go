@@ -19,6 +19,7 @@ import (
 	"github.com/hibernate-runtime/hibernate/internal/undo"
 	"github.com/hibernate-runtime/hibernate/network"
 	"github.com/hibernate-runtime/hibernate/runsc"
+	"github.com/hibernate-runtime/hibernate/shim/cgroup"
 )
 
 func readSpec(bundle string) (*specs.Spec, error) {
@@ -72,10 +73,10 @@ func bornInside(l *specs.Linux) bool {
 	if cgroups.Mode() == cgroups.Unified {
 		return false
 	}
-	if l == nil || l.Resources == nil {
+	if l == nil {
 		return true
 	}
-	r := l.Resources
+	r := cgroup.Asked(l.Resources)
 	return (r.Memory == nil || r.Memory.Limit == nil) && (r.CPU == nil || r.CPU.Quota == nil && r.CPU.Cpus == "")
 }
 
