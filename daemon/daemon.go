@@ -42,6 +42,8 @@ type Options struct {
 	// Limits, WakeTimeout and Grace as packages wakeproxy and proxy have them.
 	Limits             wakeproxy.Limits
 	WakeTimeout, Grace time.Duration
+	// Orphans is how long the connections of a shim that died wait for their container to be started again; 0 for not at all.
+	Orphans time.Duration
 	// ScanEvery is the time between scans of the records. Default 2 s.
 	ScanEvery time.Duration
 	// Dial connects to a workload from within its pod's namespace with the client's address.

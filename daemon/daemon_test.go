@@ -1,9 +1,11 @@
 package daemon_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
@@ -32,6 +34,8 @@ type node struct {
 	runDir  string
 	metrics string
 	backend string // where workloads are dialled
+	orphans time.Duration
+	log     logBuffer
 	stop    context.CancelFunc
 	ended   chan error
 }
@@ -61,7 +65,8 @@ func (n *node) run() {
 	go func() {
 		n.ended <- daemon.Run(ctx, daemon.Options{
 			RunDir: n.runDir, MetricsAddress: n.metrics, Version: "v0-test", ScanEvery: 20 * time.Millisecond,
-			Grace: 100 * time.Millisecond, Ready: func() { close(ready) },
+			Grace: 100 * time.Millisecond, Orphans: n.orphans, Ready: func() { close(ready) },
+			Log:    slog.New(slog.NewTextHandler(&n.log, nil)),
 			Policy: idle.Policy{Interval: 20 * time.Millisecond},
 			Dial: func(ctx context.Context, _ *os.File, _, _ netip.AddrPort) (net.Conn, error) {
 				var d net.Dialer
@@ -136,20 +141,32 @@ func (n *node) register(shim *shimtest.Shim, listeners map[uint16]*os.File) *han
 }
 
 func hello(conn *handover.Conn, shim *shimtest.Shim, listeners map[uint16]*os.File) error {
-	namespace, err := os.Open("/proc/self/ns/net")
+	h := helloOf(shim)
+	h.Target = netip.MustParseAddr("127.0.0.1")
+	kept, err := say(conn, h, listeners)
+	for _, file := range kept {
+		_ = file.Close()
+	}
+	return err
+}
+
+// helloOf is that of a workload that can't be reached, in a pod that goes with it.
+func helloOf(shim *shimtest.Shim) handover.Hello {
+	return handover.Hello{Namespace: shim.Namespace, ID: shim.ID, Address: shim.Address, Pid: os.Getpid()}
+}
+
+func say(conn *handover.Conn, h handover.Hello, listeners map[uint16]*os.File) (kept map[uint16]*os.File, err error) {
+	namespace, err := os.Open(cmp.Or(h.PodPath, "/proc/self/ns/net"))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer namespace.Close()
-	h := handover.Hello{
-		Namespace: shim.Namespace, ID: shim.ID, Address: shim.Address, Pid: os.Getpid(), Target: netip.MustParseAddr("127.0.0.1"),
-	}
 	files := []*os.File{namespace}
 	for port, file := range listeners {
 		h.Ports = append(h.Ports, port)
 		files = append(files, file)
 	}
-	return conn.Send(h, files)
+	return conn.Send(context.Background(), h, files)
 }
 
 // echo serves what sends back what it gets, until its end.

@@ -39,7 +39,7 @@ func assemble(opts Options) *parts {
 		Roles:   []func(context.Context, *node.Workload){p.keeper.Follow},
 		OnEvent: events.on, ScanEvery: opts.ScanEvery, Log: opts.Log,
 	})
-	p.registry = &registry.Registry{View: p.view, Log: opts.Log, Proxy: proxy.Options{
+	p.registry = &registry.Registry{View: p.view, Keep: opts.Orphans, Log: opts.Log, Proxy: proxy.Options{
 		Dial: opts.Dial, Node: p.proxies, Limits: opts.Limits, WakeTimeout: opts.WakeTimeout, Grace: opts.Grace,
 		Meter: p.metrics, Log: opts.Log,
 	}}

@@ -24,7 +24,13 @@ type Conn struct {
 
 	mu       sync.Mutex // guards the fields below
 	sequence uint64
-	answers  map[uint64]chan message
+	waiting  map[uint64]*question
+}
+
+// question is what waits for an answer.
+type question struct {
+	kept   map[uint16]*os.File // came so far; guarded by Conn.mu until the answer is there
+	answer chan message
 }
 
 // Dial connects to the daemon. Nothing is registered before Send.
@@ -39,7 +45,7 @@ func Dial(ctx context.Context, path string) (*Conn, error) {
 		return nil, fmt.Errorf("dial the daemon at %s: %w", path, err)
 	}
 	c := &Conn{
-		packets: p, answers: map[uint64]chan message{},
+		packets: p, waiting: map[uint64]*question{},
 		gone: make(chan struct{}), done: make(chan struct{}),
 	}
 	go c.read()
@@ -48,30 +54,45 @@ func Dial(ctx context.Context, path string) (*Conn, error) {
 
 // Send registers the workload, or replaces what was registered, and waits for
 // the acknowledgement. The files stay the caller's and may be closed
-// afterwards: the daemon has its own. Errors: ErrRefused with the daemon's
-// reason, ErrGone, ErrMalformed and ErrTooLarge before anything is sent,
+// afterwards: the daemon has its own. With the acknowledgement the daemon may
+// give back listening sockets, by port, that it has kept from an earlier shim of
+// the workload, with who waits in their backlogs; they are the caller's.
+//
+// Errors: ErrRefused with the daemon's reason, ErrGone, ErrMalformed and
+// ErrTooLarge before anything is sent, ctx's cause, and
 // context.DeadlineExceeded after AckTimeout; then nothing is known about what
 // the daemon did, and Close is the way out.
-func (c *Conn) Send(h Hello, files []*os.File) error {
+func (c *Conn) Send(ctx context.Context, h Hello, files []*os.File) (kept map[uint16]*os.File, err error) {
 	if err := h.valid(len(files)); err != nil {
-		return fmt.Errorf("register %s/%s: %w", h.Namespace, h.ID, err)
+		return nil, fmt.Errorf("register %s/%s: %w", h.Namespace, h.ID, err)
 	}
 	if len(files) > maxFiles {
-		return fmt.Errorf("register %s/%s: %w: %d descriptors", h.Namespace, h.ID, ErrTooLarge, len(files))
+		return nil, fmt.Errorf("register %s/%s: %w: %d descriptors", h.Namespace, h.ID, ErrTooLarge, len(files))
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), AckTimeout)
+	ctx, cancel := context.WithTimeout(ctx, AckTimeout)
 	defer cancel()
 	m := message{Type: typeHello, Hello: &h, Files: len(files)}
-	if err := c.ask(ctx, m, files); err != nil {
-		return fmt.Errorf("register %s/%s: %w", h.Namespace, h.ID, err)
+	if kept, err = c.ask(ctx, m, files); err != nil {
+		return nil, fmt.Errorf("register %s/%s: %w", h.Namespace, h.ID, err)
 	}
-	return nil
+	return kept, nil
+}
+
+// End tells the daemon that the workload has ended: whoever waits for it, or is
+// served by the daemon, is reset. It doesn't wait for the daemon. Whoever breaks
+// the connection without having said so is taken for a shim that died, whose
+// workload may come back.
+func (c *Conn) End() error {
+	ctx, cancel := context.WithTimeout(context.Background(), answerTimeout)
+	defer cancel()
+	return c.write(ctx, message{Type: typeEnded}, nil)
 }
 
 // Ping asks the daemon for a sign of life. Unlike Wait it finds out that a
 // daemon hangs: the answer comes from the goroutine that calls Receive.
 func (c *Conn) Ping(ctx context.Context) error {
-	return c.ask(ctx, message{Type: typePing}, nil)
+	_, err := c.ask(ctx, message{Type: typePing}, nil)
+	return err
 }
 
 // Wait blocks until the daemon is gone or Close was called, and returns nil
@@ -96,31 +117,40 @@ func (c *Conn) Close() error {
 }
 
 // ask sends a message and waits for its answer.
-func (c *Conn) ask(ctx context.Context, m message, files []*os.File) error {
-	answer := make(chan message, 1)
+func (c *Conn) ask(ctx context.Context, m message, files []*os.File) (kept map[uint16]*os.File, err error) {
+	q := &question{answer: make(chan message, 1), kept: make(map[uint16]*os.File)}
 	c.mu.Lock()
 	c.sequence++
 	m.Sequence = c.sequence
-	c.answers[m.Sequence] = answer
+	c.waiting[m.Sequence] = q
 	c.mu.Unlock()
 	defer func() {
 		c.mu.Lock()
-		delete(c.answers, m.Sequence)
-		c.mu.Unlock()
+		defer c.mu.Unlock()
+		delete(c.waiting, m.Sequence)
+		if err != nil {
+			q.close()
+		}
 	}()
 	if err := c.write(ctx, m, files); err != nil {
-		return err
+		return nil, err
 	}
 	select {
-	case a := <-answer:
+	case a := <-q.answer:
 		if !a.OK {
-			return fmt.Errorf("%w: %s", ErrRefused, a.Error)
+			return nil, fmt.Errorf("%w: %s", ErrRefused, a.Error)
 		}
-		return nil
+		return q.kept, nil
 	case <-c.gone:
-		return ErrGone
+		return nil, ErrGone
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		return nil, context.Cause(ctx)
+	}
+}
+
+func (q *question) close() {
+	for _, f := range q.kept {
+		f.Close()
 	}
 }
 
@@ -146,7 +176,6 @@ func (c *Conn) read() {
 	defer close(c.gone)
 	for {
 		data, fds, err := c.packets.receive(context.Background())
-		closeFDs(fds) // the daemon has none to give
 		if errors.Is(err, ErrMalformed) {
 			continue
 		}
@@ -154,14 +183,31 @@ func (c *Conn) read() {
 			return
 		}
 		m, err := decode(data)
-		if err != nil || m.Type != typeAck {
+		if err != nil {
+			closeFDs(fds)
 			continue
 		}
-		c.mu.Lock()
-		if answer := c.answers[m.Sequence]; answer != nil {
-			answer <- m
-			delete(c.answers, m.Sequence)
-		}
-		c.mu.Unlock()
+		c.take(m, fds)
 	}
+}
+
+// take gives a message to whoever waits for it. It owns the descriptors.
+func (c *Conn) take(m message, fds []int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	q := c.waiting[m.Sequence]
+	switch {
+	case q == nil:
+	case m.Type == typeKept && len(fds) == len(m.Ports):
+		for i, port := range m.Ports {
+			if q.kept[port] == nil {
+				q.kept[port] = os.NewFile(uintptr(fds[i]), fmt.Sprintf("kept port %d", port))
+				fds[i] = -1
+			}
+		}
+	case m.Type == typeAck:
+		q.answer <- m
+		delete(c.waiting, m.Sequence)
+	}
+	closeFDs(fds)
 }

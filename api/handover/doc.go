@@ -9,13 +9,17 @@
 //     said again when the ports change; the last one holds.
 //   - acknowledgement: the daemon has taken a hello, or says why not. Only
 //     then may the shim count on the daemon to hold connections.
+//   - kept: listening sockets of a shim that died, which the daemon gives to the
+//     workload's next one with the acknowledgement of its first hello.
+//   - end: a shim says that its workload has ended. A connection that breaks
+//     without it is that of a shim that died.
 //   - peer: a shim as the daemon sees it. Its registration lasts as long as
 //     the connection; when one side dies the other one learns it at once.
 //
 // The shim's side:
 //
 //	c, err := handover.Dial(ctx, "/run/hibernate/hibernated.sock")
-//	err = c.Send(hello, files) // acknowledged when nil
+//	kept, err := c.Send(ctx, hello, files) // acknowledged when nil
 //	err = c.Wait(ctx)          // nil: the daemon is gone
 //
 // The daemon's:

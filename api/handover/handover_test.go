@@ -110,7 +110,7 @@ func TestHelloArrivesWithItsFilesInOrder(t *testing.T) {
 			c, p := pair(t)
 			want, files := helloWith(ports), memFiles(t, ports+1)
 			sent := make(chan error, 1)
-			go func() { sent <- c.Send(want, files) }()
+			go func() { sent <- send(c, want, files) }()
 			got, received, err := p.Receive(testContext(t))
 			if err != nil {
 				t.Fatal(err)
@@ -151,7 +151,7 @@ func TestListenerWorksOnTheOtherSide(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	go c.Send(helloWith(1), append(memFiles(t, 1), f))
+	go send(c, helloWith(1), append(memFiles(t, 1), f))
 	_, files, err := p.Receive(testContext(t))
 	if err != nil {
 		t.Fatal(err)
@@ -181,14 +181,14 @@ func TestSendAgainAndRefusal(t *testing.T) {
 			p.Acknowledge(refusal)
 		}
 	}()
-	if err := c.Send(helloWith(2), memFiles(t, 3)); err != nil {
+	if err := send(c, helloWith(2), memFiles(t, 3)); err != nil {
 		t.Fatal(err)
 	}
-	err := c.Send(helloWith(1), memFiles(t, 2))
+	err := send(c, helloWith(1), memFiles(t, 2))
 	if !errors.Is(err, ErrRefused) {
 		t.Fatalf("got %v, want a refusal", err)
 	}
-	if err := c.Send(helloWith(0), memFiles(t, 1)); err != nil {
+	if err := send(c, helloWith(0), memFiles(t, 1)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -201,7 +201,7 @@ func TestSendsFromSeveralGoroutinesStayWhole(t *testing.T) {
 	var wg sync.WaitGroup
 	for range senders {
 		wg.Go(func() {
-			if err := c.Send(helloWith(300), files); err != nil {
+			if err := send(c, helloWith(300), files); err != nil {
 				t.Error(err)
 			}
 		})
@@ -225,7 +225,7 @@ func TestWaitEndsWithTheDaemon(t *testing.T) {
 		t.Fatalf("got %v while the daemon lives", err)
 	}
 	sent := make(chan error, 1)
-	go func() { sent <- c.Send(helloWith(0), memFiles(t, 1)) }()
+	go func() { sent <- send(c, helloWith(0), memFiles(t, 1)) }()
 	_, files, err := p.Receive(testContext(t))
 	if err != nil {
 		t.Fatal(err)
@@ -238,7 +238,7 @@ func TestWaitEndsWithTheDaemon(t *testing.T) {
 	if err := <-sent; !errors.Is(err, ErrGone) {
 		t.Errorf("unacknowledged send: %v", err)
 	}
-	if err := c.Send(helloWith(0), memFiles(t, 1)); !errors.Is(err, ErrGone) {
+	if err := send(c, helloWith(0), memFiles(t, 1)); !errors.Is(err, ErrGone) {
 		t.Errorf("send to nobody: %v", err)
 	}
 }
@@ -285,17 +285,17 @@ func TestSendChecksItsArguments(t *testing.T) {
 		"path as id":    {Hello{Namespace: "x", ID: "../y"}, 1, ErrMalformed},
 	}
 	for name, tc := range cases {
-		if err := c.Send(tc.hello, memFiles(t, tc.files)); !errors.Is(err, tc.want) {
+		if err := send(c, tc.hello, memFiles(t, tc.files)); !errors.Is(err, tc.want) {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}
 	h := helloWith(0)
 	h.Address = string(make([]byte, maxMessage))
-	if err := c.Send(h, memFiles(t, 1)); !errors.Is(err, ErrTooLarge) {
+	if err := send(c, h, memFiles(t, 1)); !errors.Is(err, ErrTooLarge) {
 		t.Errorf("long address: got %v", err)
 	}
 	many := make([]*os.File, maxFiles+1)
-	if err := c.Send(helloWith(maxFiles), many); !errors.Is(err, ErrTooLarge) {
+	if err := send(c, helloWith(maxFiles), many); !errors.Is(err, ErrTooLarge) {
 		t.Errorf("many ports: got %v", err)
 	}
 }
@@ -337,7 +337,7 @@ func TestMalformedMessages(t *testing.T) {
 			if after := openFDs(t); after != before {
 				t.Errorf("%d descriptors, %d before", after, before)
 			}
-			go c.Send(helloWith(0), two[:1])
+			go send(c, helloWith(0), two[:1])
 			_, files, err := p.Receive(testContext(t))
 			if err != nil {
 				t.Fatalf("the good hello after it: %v", err)

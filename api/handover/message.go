@@ -30,6 +30,9 @@ var (
 	ErrVersion = errors.New("unknown version of the message")
 	// ErrRefused: the daemon did not take the hello; the text says why.
 	ErrRefused = errors.New("the daemon refused")
+	// ErrEnded: the shim said that its workload has ended. The connection is
+	// still good.
+	ErrEnded = errors.New("the workload has ended")
 	// ErrGone: the other side closed the connection or died.
 	ErrGone = errors.New("the other side is gone")
 	// ErrCredentials: the other side is neither root nor our own user.
@@ -48,6 +51,9 @@ type Hello struct {
 	Version   string     `json:"version"`   // of the shim's program
 	Target    netip.Addr `json:"target"`    // the pod's address, where to dial
 	Ports     []uint16   `json:"ports"`
+	// PodPath is where the pod's network namespace is found as long as it is
+	// in use; "" when it goes with the container.
+	PodPath string `json:"pod_path,omitempty"`
 }
 
 // valid returns ErrMalformed when h can't be a hello with so many files.
@@ -77,18 +83,21 @@ const (
 	typeHello = "hello" // shim → daemon
 	typeFiles = "files" // shim → daemon: more descriptors of the hello before
 	typePing  = "ping"  // shim → daemon
+	typeEnded = "ended" // shim → daemon: the workload has ended; without an answer
+	typeKept  = "kept"  // daemon → shim: listening sockets, before the ack of a hello
 	typeAck   = "ack"   // daemon → shim: answers a hello or a ping
 )
 
 // message is one packet.
 type message struct {
-	Version  int    `json:"version"`
-	Type     string `json:"type"`
-	Sequence uint64 `json:"sequence,omitempty"` // ties an ack to its hello
-	Hello    *Hello `json:"hello,omitempty"`
-	Files    int    `json:"files,omitempty"` // of the hello, in all packets
-	OK       bool   `json:"ok,omitempty"`
-	Error    string `json:"error,omitempty"`
+	Version  int      `json:"version"`
+	Type     string   `json:"type"`
+	Sequence uint64   `json:"sequence,omitempty"` // ties an ack, and what is kept, to its hello
+	Hello    *Hello   `json:"hello,omitempty"`
+	Files    int      `json:"files,omitempty"` // of the hello, in all packets
+	Ports    []uint16 `json:"ports,omitempty"` // of the descriptors of kept
+	OK       bool     `json:"ok,omitempty"`
+	Error    string   `json:"error,omitempty"`
 }
 
 func (m message) encode() ([]byte, error) {

@@ -147,7 +147,9 @@ func parseRights(oob []byte) (fds []int, err error) {
 
 func closeFDs(fds []int) {
 	for _, fd := range fds {
-		unix.Close(fd)
+		if fd >= 0 { // taken by somebody
+			unix.Close(fd)
+		}
 	}
 }
 

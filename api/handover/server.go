@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -117,7 +119,7 @@ const answerTimeout = 5 * time.Second
 // the hello's ports, are the caller's (CloseFiles). Pings are answered
 // meanwhile. Errors: ErrGone when the shim is gone; ErrMalformed and
 // ErrVersion, of which the shim is told as far as its message can be read, and
-// after which Receive can be called again; ctx's cause. With an error no descriptor stays open.
+// after which Receive can be called again, as after ErrEnded; ctx's cause. With an error no descriptor stays open.
 func (p *Peer) Receive(ctx context.Context) (Hello, []*os.File, error) {
 	for {
 		m, fds, err := p.next(ctx)
@@ -125,8 +127,12 @@ func (p *Peer) Receive(ctx context.Context) (Hello, []*os.File, error) {
 			return p.hello(ctx, m, fds)
 		}
 		closeFDs(fds)
-		if err == nil && m.Type == typePing {
+		switch {
+		case err != nil:
+		case m.Type == typePing:
 			err = p.answer(ctx, m.Sequence, nil)
+		case m.Type == typeEnded:
+			err = ErrEnded
 		}
 		if err != nil {
 			return Hello{}, nil, fmt.Errorf("receive from the shim with pid %d: %w", p.Pid, err)
@@ -198,6 +204,25 @@ func asFiles(h Hello, fds []int) []*os.File {
 		files[i] = os.NewFile(uintptr(fd), name)
 	}
 	return files
+}
+
+// Return gives the shim listening sockets, by port, that an earlier shim of its
+// workload has left. To be called between Receive and Acknowledge. The files
+// stay the caller's. A shim that knows nothing of it closes what it gets.
+func (p *Peer) Return(kept map[uint16]*os.File) error {
+	ctx, cancel := context.WithTimeout(context.Background(), answerTimeout)
+	defer cancel()
+	ports := slices.Sorted(maps.Keys(kept))
+	for some := range slices.Chunk(ports, maxFilesPerMessage) {
+		files := make([]*os.File, len(some))
+		for i, port := range some {
+			files[i] = kept[port]
+		}
+		if err := p.packets.send(ctx, message{Type: typeKept, Sequence: p.sequence, Ports: some}, files); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Acknowledge answers the hello received last: it holds from now on, or, with

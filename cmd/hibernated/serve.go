@@ -38,6 +38,7 @@ func serve(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 		Policy:             policy(cfg),
 		Concurrent:         cfg.MaxHibernations,
 		WakeTimeout:        cfg.WakeTimeout + wakeMargin,
+		Orphans:            cfg.OrphanHold,
 		Dial:               dial,
 		Ready:              func() { notify(systemd.SdNotifyReady) },
 		Log:                log,

@@ -3,9 +3,10 @@
 //
 // Vocabulary:
 //
-//   - session: the proxy of one registration, from its first offer to its end.
+//   - session: the proxy of one workload, from its first offer to its end.
 //   - offer: a target address, the pod's namespace, and one listening socket for each port. A later offer replaces an
 //     earlier one; a port whose socket is the same one goes on undisturbed.
+//   - orphan: a session whose shim has died without a word. It goes on holding, until the workload's next shim adopts it.
 //
 // The listening sockets are the shim's. Whatever happens here, connections in their backlog stay for whoever has the
 // socket next.
@@ -68,8 +69,9 @@ func (o Options) withDefaults() Options {
 
 // Offer is what a shim hands over. Offering it makes the session the owner of its files.
 type Offer struct {
-	Target    netip.Addr
+	Target    netip.Addr // none: the workload can't be reached yet
 	Pod       *os.File
+	PodPath   string // where Pod is found as long as it is in use; "" when it goes with the container
 	Listeners map[uint16]*os.File
 }
 
@@ -91,13 +93,17 @@ func closeFile(file *os.File) {
 func Begin(opts Options, w *node.Workload) *Session {
 	opts = opts.withDefaults()
 	s := &Session{
-		opts: opts, key: w.Key, shim: w.Shim, state: w.State, ports: make(map[uint16]*port),
+		opts: opts, key: w.Key, shim: shim{w.Shim, w.State}, ports: make(map[uint16]*port), reachable: closed(),
 		log: opts.Log.With("namespace", w.Namespace, "id", w.ID),
 	}
-	s.proxy = wakeproxy.New(wakeproxy.Options{
-		Waker: s, Dialer: s, Node: opts.Node, Limits: opts.Limits,
+	s.proxy.Store(s.newProxy())
+	return s
+}
+
+func (s *Session) newProxy() *wakeproxy.Proxy {
+	return wakeproxy.New(wakeproxy.Options{
+		Waker: s, Dialer: s, Node: s.opts.Node, Limits: s.opts.Limits,
 		// A port that is no longer offered accepts no more; its connections go on until the session ends.
 		Grace: wakeproxy.Unlimited, Log: s.log, Observer: observer{s},
 	})
-	return s
 }

@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"os"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -15,22 +17,30 @@ import (
 	"github.com/hibernate-runtime/hibernate/wakeproxy"
 )
 
-// Session is the wake proxy of one registration. Offer and End are called by one goroutine.
+// Session is the wake proxy of one workload. Offer, Orphan, Adopt, Kept, Reset and End are called by one goroutine at a time.
 type Session struct {
 	opts  Options
 	key   node.Key
-	shim  Waker
-	state func() string
 	log   *slog.Logger
-	proxy *wakeproxy.Proxy
+	proxy atomic.Pointer[wakeproxy.Proxy]
 
 	ports   map[uint16]*port
 	serving sync.WaitGroup
 	retired []*os.File // namespaces of earlier offers: a dial may still use them
 
-	mu     sync.Mutex
-	target netip.Addr // guarded by mu
-	pod    *os.File   // guarded by mu
+	mu        sync.Mutex
+	shim      shim          // guarded by mu
+	reachable chan struct{} // guarded by mu; closed unless an orphan's workload has not been started again
+	started   time.Time     // guarded by mu; when an orphan's workload was reachable again
+	target    netip.Addr    // guarded by mu
+	pod       *os.File      // guarded by mu
+	podPath   string        // guarded by mu
+}
+
+// shim is whom a session asks.
+type shim struct {
+	Waker
+	state func() string
 }
 
 // port is one served listening socket.
@@ -45,8 +55,11 @@ func (s *Session) Offer(o Offer) error {
 		o.Close()
 		return err
 	}
-	s.setTarget(o)
+	started := s.setTarget(o)
 	for number, old := range s.ports {
+		if !started { // what an earlier shim left waits for that
+			break
+		}
 		if file := o.Listeners[number]; file == nil || !sameFile(file, old.listener) {
 			s.stop(number)
 		}
@@ -76,10 +89,11 @@ func (s *Session) check(o Offer) error {
 	return nil
 }
 
-func (s *Session) setTarget(o Offer) {
+// setTarget reports whether the workload can be reached from now on.
+func (s *Session) setTarget(o Offer) (started bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.target = o.Target
+	s.target, s.podPath = o.Target, o.PodPath
 	switch {
 	case o.Pod == nil:
 	case s.pod != nil && sameFile(s.pod, o.Pod):
@@ -90,14 +104,16 @@ func (s *Session) setTarget(o Offer) {
 		}
 		s.pod = o.Pod
 	}
+	return s.targetReached()
 }
 
 // serve starts to serve a socket.
 func (s *Session) serve(number uint16, file *os.File) {
 	ctx, cancel := context.WithCancel(context.Background())
 	s.ports[number] = &port{listener: file, cancel: cancel}
+	proxy := s.proxy.Load()
 	s.serving.Go(func() {
-		if err := s.proxy.Serve(ctx, file, number); err != nil && !errors.Is(err, wakeproxy.ErrClosed) {
+		if err := proxy.Serve(ctx, file, number); err != nil && !errors.Is(err, wakeproxy.ErrClosed) {
 			s.log.Error("port is not served", "port", number, "error", err)
 		}
 	})
@@ -113,12 +129,12 @@ func (s *Session) stop(number uint16) {
 
 // End accepts no more, gives the connections their grace, resets what is left, and closes everything.
 func (s *Session) End() {
+	ctx, cancel := context.WithTimeout(context.Background(), s.opts.Grace)
+	defer cancel()
 	for number := range s.ports {
 		s.stop(number)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), s.opts.Grace)
-	defer cancel()
-	if err := s.proxy.Shutdown(ctx); err != nil {
+	if err := s.proxy.Load().Shutdown(ctx); err != nil {
 		s.log.Warn("connections were reset at the end of their grace", "error", err)
 	}
 	s.serving.Wait()
@@ -127,11 +143,32 @@ func (s *Session) End() {
 	for _, file := range append(s.retired, s.pod) {
 		closeFile(file)
 	}
+	s.retired, s.pod = nil, nil
+}
+
+// Reset resets at once whoever waits or is served, and holds nobody any more until the next offer.
+func (s *Session) Reset() {
+	for number := range s.ports {
+		s.stop(number)
+	}
+	s.dropConnections()
+}
+
+// dropConnections resets what was accepted. Ports that are served go on to be.
+func (s *Session) dropConnections() {
+	old := s.proxy.Swap(s.newProxy())
+	for number, p := range s.ports {
+		p.cancel()
+		s.serve(number, p.listener)
+	}
+	now, cancel := context.WithCancel(context.Background())
+	cancel()
+	_ = old.Shutdown(now) // its error is that connections were reset
 }
 
 // Use tells the connections held or drained, and a counter that grows whenever they move bytes.
 func (s *Session) Use() (connections int, progress uint64) {
-	stats := s.proxy.Stats()
+	stats := s.proxy.Load().Stats()
 	return stats.Held + stats.Active, uint64(stats.In + stats.Out)
 }
 

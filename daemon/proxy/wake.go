@@ -2,9 +2,11 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
+	"syscall"
 
 	"github.com/containerd/errdefs"
 
@@ -16,12 +18,16 @@ import (
 // permanent; everything else is worth another try.
 func (s *Session) Wake(ctx context.Context, reason string) error {
 	id := wakeproxy.WakeID(ctx)
-	if s.state() != "awake" {
-		s.log.Info("hold", "wake_id", id, "reason", reason, "connections", s.proxy.Stats().Held)
+	shim, err := s.awaitShim(ctx)
+	if err != nil {
+		return err
+	}
+	if shim.state() != "awake" {
+		s.log.Info("hold", "wake_id", id, "reason", reason, "connections", s.proxy.Load().Stats().Held)
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.opts.WakeTimeout)
 	defer cancel()
-	resp, err := s.shim.Wake(ctx, &shimv1.WakeRequest{Reason: reason, WakeId: id})
+	resp, err := shim.Wake(ctx, &shimv1.WakeRequest{Reason: reason, WakeId: id})
 	if err == nil && resp.GetTransition().GetOutcome() == "blocked" {
 		err = fmt.Errorf("%w: %s", wakeproxy.ErrPermanent, resp.GetTransition().GetDetail())
 	} else if errdefs.IsFailedPrecondition(err) || errdefs.IsNotFound(err) {
@@ -38,7 +44,11 @@ func (s *Session) Dial(ctx context.Context, client netip.AddrPort, port uint16) 
 	s.mu.Lock()
 	pod, target := s.pod, s.target
 	s.mu.Unlock()
-	return s.opts.Dial(ctx, pod, client, netip.AddrPortFrom(target, port))
+	conn, err := s.opts.Dial(ctx, pod, client, netip.AddrPortFrom(target, port))
+	if errors.Is(err, syscall.ECONNREFUSED) && s.starting() {
+		err = fmt.Errorf("it has only just been started: %v", err) // not refused: wakeproxy goes on trying
+	}
+	return conn, err
 }
 
 // observer passes on to the meter and the log what wakeproxy tells.

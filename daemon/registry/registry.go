@@ -1,5 +1,9 @@
 // Package registry takes the registrations of shims: for as long as a shim stays connected its workload is in the view,
 // and the wake proxy serves the listeners that it handed over.
+//
+// A shim says when its workload has ended; then its clients are reset at once. One that goes without a word has died, and
+// its container may be started again: its session is an *orphan* then, held for a while (Registry.Keep) for the shim that
+// comes next, which gets the listening sockets back with its first registration.
 package registry
 
 import (
@@ -27,7 +31,11 @@ type View interface {
 type Registry struct {
 	View  View
 	Proxy proxy.Options
-	Log   *slog.Logger
+	// Keep is how long the connections of a shim that died wait for another one; 0 for not at all.
+	Keep time.Duration
+	Log  *slog.Logger
+
+	orphans orphans
 }
 
 // acceptPause is the wait after an Accept that failed, for instance for want of descriptors.
@@ -72,11 +80,17 @@ func (r *Registry) serve(ctx context.Context, peer *handover.Peer) {
 	defer func() {
 		_ = peer.Close() // first: the shim takes over while connections are drained
 		if reg != nil {
-			reg.end()
+			r.leave(ctx, reg)
 		}
 	}()
 	for {
 		hello, files, err := peer.Receive(ctx)
+		if errors.Is(err, handover.ErrEnded) {
+			if reg != nil {
+				reg.session.Reset()
+			}
+			continue
+		}
 		if errors.Is(err, handover.ErrMalformed) || errors.Is(err, handover.ErrVersion) {
 			r.Log.Warn("a shim's hello was refused", "pid", peer.Pid, "error", err)
 			continue
@@ -87,8 +101,11 @@ func (r *Registry) serve(ctx context.Context, peer *handover.Peer) {
 			}
 			return
 		}
+		first := reg == nil
 		if reg, err = r.take(reg, hello, files); err != nil {
 			r.Log.Warn("a shim's hello was refused", "namespace", hello.Namespace, "id", hello.ID, "error", err)
+		} else if first {
+			r.giveBack(peer, reg)
 		}
 		if err := peer.Acknowledge(err); err != nil {
 			return
@@ -100,7 +117,7 @@ func (r *Registry) serve(ctx context.Context, peer *handover.Peer) {
 func (r *Registry) take(reg *registration, hello handover.Hello, files []*os.File) (*registration, error) {
 	offer := offerOf(hello, files)
 	if reg == nil {
-		reg = r.begin(hello)
+		reg = r.begin(hello, offer.Pod)
 		if reg == nil {
 			offer.Close()
 			return nil, errors.New("the daemon is stopping")
@@ -124,20 +141,17 @@ type registration struct {
 	unproxy  func()
 }
 
-func (r *Registry) begin(hello handover.Hello) *registration {
+func (r *Registry) begin(hello handover.Hello, pod *os.File) *registration {
 	w, release := r.View.Register(keyOf(hello), hello.Address)
 	if w == nil {
 		return nil
 	}
-	session := proxy.Begin(r.Proxy, w)
-	return &registration{workload: w, session: session, release: release, unproxy: w.SetProxying(session)}
-}
-
-// end takes the workload out of the view before its connections are drained.
-func (reg *registration) end() {
-	reg.unproxy()
-	reg.release()
-	reg.session.End()
+	reg := &registration{workload: w, release: release}
+	if reg.session = r.adopt(reg, pod); reg.session == nil {
+		reg.session = proxy.Begin(r.Proxy, w)
+	}
+	reg.unproxy = w.SetProxying(reg.session)
+	return reg
 }
 
 func keyOf(hello handover.Hello) node.Key {
@@ -146,7 +160,7 @@ func keyOf(hello handover.Hello) node.Key {
 
 // offerOf sorts a hello's files, whose number the receiver has checked.
 func offerOf(hello handover.Hello, files []*os.File) proxy.Offer {
-	offer := proxy.Offer{Target: hello.Target, Pod: files[0], Listeners: make(map[uint16]*os.File, len(hello.Ports))}
+	offer := proxy.Offer{Target: hello.Target, Pod: files[0], PodPath: hello.PodPath, Listeners: make(map[uint16]*os.File, len(hello.Ports))}
 	for i, port := range hello.Ports {
 		if offer.Listeners[port] != nil {
 			_ = files[i+1].Close() // the same port twice

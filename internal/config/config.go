@@ -93,6 +93,7 @@ type Config struct {
 	IdleTimeoutMax  time.Duration
 	CPUThreshold    int // percent of one core
 	CPUWindow       time.Duration
+	OrphanHold      time.Duration // 0: not at all
 
 	sources map[string]string
 }

@@ -187,6 +187,12 @@ func daemonKeys() []Key {
 			field: func(c *Config) *time.Duration { return &c.CPUWindow },
 			doc:   "The time over which CPU use is averaged.",
 		}.key(),
+		setting[time.Duration]{
+			name: "orphan-hold", scope: ScopeNode, codec: span(time.Second, 10*time.Minute, "they are closed at once"), def: raw{"15s"},
+			field: func(c *Config) *time.Duration { return &c.OrphanHold },
+			doc: "How long hibernated holds the connections of a shim that died, for its container to be started again: longer " +
+				"than engines take for that, shorter than clients wait. Not where the pod's network goes with the container.",
+		}.key(),
 	}
 }
 

@@ -41,6 +41,8 @@ func NewDaemon(address, version string, log *slog.Logger) *Daemon {
 type Events interface {
 	DaemonUp()
 	DaemonDown()
+	// Over says whether there is nothing that could be started again.
+	Over() bool
 }
 
 // Run dials socket again and again until ctx ends, and tells events of each daemon that comes and goes.
@@ -61,6 +63,8 @@ func (d *Daemon) Run(ctx context.Context, socket string, events Events) {
 		events.DaemonUp()
 		if err := conn.Wait(ctx); err == nil {
 			d.log.Warn("the daemon is gone")
+		} else if events.Over() {
+			d.Ended()
 		}
 		d.set(nil)
 		_ = conn.Close()
@@ -77,23 +81,37 @@ func (d *Daemon) set(conn *handover.Conn) {
 }
 
 // Connected says whether a daemon is there.
-func (d *Daemon) Connected() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.conn != nil
-}
+func (d *Daemon) Connected() bool { return d.connection() != nil }
 
-// Offer registers a workload's listeners. A nil error means that the daemon holds them.
-func (d *Daemon) Offer(_ context.Context, o sandbox.Offer) error {
-	d.mu.Lock()
-	conn := d.conn
-	d.mu.Unlock()
+// Offer registers a workload's listeners. A nil error means that the daemon holds them. It may give back what it has kept
+// of an earlier shim's.
+func (d *Daemon) Offer(ctx context.Context, o sandbox.Offer) (kept map[uint16]*os.File, err error) {
+	conn := d.connection()
 	if conn == nil {
-		return ErrNoDaemon
+		return nil, ErrNoDaemon
 	}
 	target, _ := netip.ParseAddr(o.Target) // none: nothing can be dialed, and there are no ports
 	hello := handover.Hello{
 		Namespace: o.Namespace, ID: o.ID, Address: d.address, Pid: os.Getpid(), Version: d.version, Target: target, Ports: o.Ports,
+		PodPath: o.PodPath,
 	}
-	return conn.Send(hello, append([]*os.File{o.Pod}, o.Listeners...))
+	return conn.Send(ctx, hello, append([]*os.File{o.Pod}, o.Listeners...))
+}
+
+// Ended tells the daemon that the workload has ended, so that nobody waits for it. A daemon that comes later is told by the
+// next offer's maker.
+func (d *Daemon) Ended() {
+	conn := d.connection()
+	if conn == nil {
+		return
+	}
+	if err := conn.End(); err != nil {
+		d.log.Warn("the daemon was not told of the end", "error", err)
+	}
+}
+
+func (d *Daemon) connection() *handover.Conn {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.conn
 }

@@ -27,7 +27,7 @@ type drainer struct {
 func (w *Workload) startDraining() {
 	w.gateMu.Lock()
 	defer w.gateMu.Unlock()
-	if w.drain != nil || len(w.listeners) == 0 {
+	if w.drain != nil || w.link == nil || len(w.listeners) == 0 {
 		return
 	}
 	ctx, cancel := context.WithCancel(context.Background())

@@ -179,18 +179,22 @@ func (w *Workload) release(ctx context.Context, c *Container, keep bool) {
 	c.letGo = letGo(c.relay)
 }
 
-// removeLink takes the link and the gate out of the pod's namespace, and closes the listeners.
+// removeLink takes the link and the gate out of the pod's namespace, closes the listeners and has whoever waits reset.
 func (w *Workload) removeLink(ctx context.Context) error {
 	w.stopDraining()
 	w.gateMu.Lock()
 	defer w.gateMu.Unlock()
-	if w.link == nil || w.removed {
+	if w.removed {
 		return nil
 	}
 	w.removed = true
 	for port, f := range w.listeners {
 		_ = f.Close()
 		delete(w.listeners, port)
+	}
+	w.opts.Daemon.Ended()
+	if w.link == nil {
+		return nil
 	}
 	return w.link.Remove(ctx) // it is closed in the end: checks of it may still be under way
 }

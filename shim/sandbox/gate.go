@@ -12,7 +12,7 @@ import (
 )
 
 // offerTimeout bounds a daemon's answer: without one the gate parks.
-const offerTimeout = 500 * time.Millisecond
+const offerTimeout = time.Second
 
 // openGate gives the sandbox its packets, first of all those that the kernel kept.
 func (w *Workload) openGate(ctx context.Context) error {
@@ -73,11 +73,43 @@ func (w *Workload) offer(ctx context.Context, ports []uint16) error {
 	for _, p := range ports {
 		files = append(files, w.listeners[p])
 	}
+	o := w.bareOffer()
+	o.Target, o.Ports, o.Listeners = w.address(), ports, files
+	return w.propose(ctx, o)
+}
+
+// propose makes an offer, and takes what the daemon gives back. The caller holds gateMu.
+func (w *Workload) propose(ctx context.Context, o Offer) error {
 	ctx, cancel := context.WithTimeout(ctx, offerTimeout)
 	defer cancel()
-	return w.opts.Daemon.Offer(ctx, Offer{
-		Namespace: w.opts.Namespace, ID: w.opts.ID, Target: w.address(), Pod: w.podNS, Ports: ports, Listeners: files,
-	})
+	kept, err := w.opts.Daemon.Offer(ctx, o)
+	w.keepListeners(kept)
+	return err
+}
+
+// bareOffer is the offer of a workload that can't be reached.
+func (w *Workload) bareOffer() Offer {
+	return Offer{Namespace: w.opts.Namespace, ID: w.opts.ID, Pod: w.podNS, PodPath: w.holder.given}
+}
+
+// keepListeners takes over what an earlier shim of the container listened on, so that who waits there is served. A container
+// that lost its state is taken to listen on the same ports until its own are learnt. The caller holds gateMu.
+func (w *Workload) keepListeners(kept map[uint16]*os.File) {
+	var ports []uint16
+	for port, f := range kept {
+		if w.removed || w.listeners[port] != nil {
+			_ = f.Close()
+			continue
+		}
+		w.listeners[port] = f
+		ports = append(ports, port)
+	}
+	slices.Sort(ports)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.ports) == 0 {
+		w.ports = ports
+	}
 }
 
 // listen makes the listeners be exactly those of ports. One that stays keeps its backlog. The caller holds gateMu.
@@ -118,10 +150,15 @@ func (w *Workload) address() string {
 func (w *Workload) offerAgain(ctx context.Context) {
 	w.gateMu.Lock()
 	defer w.gateMu.Unlock()
-	if w.link == nil || w.removed {
-		if err := w.opts.Daemon.Offer(ctx, Offer{Namespace: w.opts.Namespace, ID: w.opts.ID, Pod: w.podNS}); err != nil {
+	if len(w.listeners) == 0 { // before any are made: a port may be taken by what the daemon has kept
+		if err := w.propose(ctx, w.bareOffer()); err != nil {
 			w.opts.Log.Debug("registration", "error", err)
 		}
+	}
+	if w.Over() { // who waited while no daemon was there to be told
+		w.opts.Daemon.Ended()
+	}
+	if w.link == nil || w.removed {
 		return
 	}
 	w.mu.Lock()

@@ -44,8 +44,12 @@ type Publish func(topic string, event any)
 // Daemon is the node's daemon as a workload needs it.
 type Daemon interface {
 	// Offer hands over the workload's listening sockets. It returns nil when the daemon has acknowledged that it
-	// holds them, and an error when there is no daemon or it refused. The files stay the caller's.
-	Offer(ctx context.Context, offer Offer) error
+	// holds them, and an error when there is no daemon or it refused. The files stay the caller's. What it returns are
+	// listening sockets that the daemon kept when an earlier shim of the container died, by port; they are the caller's.
+	Offer(ctx context.Context, offer Offer) (kept map[uint16]*os.File, err error)
+	// Ended tells the daemon that the workload has ended: who waits for it or talks to it is reset at once. A shim that
+	// leaves without it is taken for one that died.
+	Ended()
 	// Connected says whether a daemon holds this workload's registration now.
 	Connected() bool
 }
@@ -55,6 +59,7 @@ type Offer struct {
 	Namespace, ID string
 	Target        string   // the workload's address
 	Pod           *os.File // the pod's network namespace
+	PodPath       string   // where that is found; "" when it goes with the container
 	Ports         []uint16
 	Listeners     []*os.File // one a port, in the ports' order
 }

@@ -47,6 +47,9 @@ func (w *Workload) Start(ctx context.Context) error {
 		return nil
 	}
 	w.offerAgain(ctx)
+	if !w.opts.Daemon.Connected() {
+		w.startDraining() // whoever waited for an earlier shim
+	}
 	if w.hooks != nil {
 		return w.runHooks(ctx, w.hooks.Poststart, specs.StateRunning)
 	}

@@ -112,6 +112,15 @@ func (w *Workload) liveLeases() []*shimv1.LeaseInfo {
 	return live
 }
 
+// Over says whether the workload's containers have ended.
+func (w *Workload) Over() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return !slices.ContainsFunc(w.containers, func(c *Container) bool {
+		return c.state != lifecycle.Stopped && c.state != lifecycle.Deleted
+	})
+}
+
 // Deleted says whether every container is gone, so that the shim may end.
 func (w *Workload) Deleted() bool {
 	w.mu.Lock()
