@@ -50,5 +50,8 @@ func cleanup(ctx context.Context, bundle string) (status int, at time.Time, pid 
 	go func() { defer close(done); children.Run(ctx) }()
 	defer func() { stop(); <-done }()
 	left, err := sandbox.Cleanup(ctx, bundle, children.Runner())
+	if left.Warning != nil {
+		_, _ = os.Stderr.WriteString(left.Warning.Error() + "\n") // containerd logs it
+	}
 	return int(left.Status), left.At, left.Pid, err
 }

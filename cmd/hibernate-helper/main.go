@@ -1,7 +1,8 @@
 // Command hibernate-helper is a very small program for two places where a
 // large one would cost too much:
 //
-//	hibernate-helper hold    does nothing, for ever: its pid is the task's pid
+//	hibernate-helper hold    does nothing, for ever: its pid is the task's pid;
+//	                         it says on descriptor 3 when it is settled
 //	hibernate-helper ports   lists the sockets that others can reach
 //
 // ports is run inside a sandbox. It prints one JSON object a line for each TCP

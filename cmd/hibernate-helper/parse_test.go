@@ -3,6 +3,9 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -10,7 +13,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 )
 
 const heading = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
@@ -87,12 +89,23 @@ func TestHold(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	cmd := exec.Command(path, "hold")
-	if err := cmd.Start(); err != nil {
+	settled, ready, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer settled.Close()
+	cmd.ExtraFiles = []*os.File{ready}
+	err = cmd.Start()
+	ready.Close()
+	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = cmd.Wait() }()
 	defer func() { _ = cmd.Process.Kill() }()
-	awaitIgnored(t, cmd.Process.Pid)
+	if said, err := io.ReadAll(settled); err != nil || string(said) != "." {
+		t.Fatalf("the holder says %q (%v), not that it is settled", said, err)
+	}
+	seesNothing(t, fmt.Sprintf("/proc/%d/root", cmd.Process.Pid))
 	for s := syscall.Signal(1); s < 65; s++ {
 		if s != syscall.SIGKILL && s != syscall.SIGSTOP {
 			if err := cmd.Process.Signal(s); err != nil {
@@ -105,17 +118,20 @@ func TestHold(t *testing.T) {
 	}
 }
 
-// awaitIgnored polls until the process ignores its last real-time signal, the
-// last that hold sets.
-func awaitIgnored(t *testing.T, pid int) {
+// seesNothing: whoever takes the holder's files for the container's finds none
+// of the host's, and can't make any.
+func seesNothing(t *testing.T, root string) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
-		if strings.HasPrefix(procField(t, pid, "status", "SigIgn:"), "f") {
-			return
+	for _, path := range []string{"/etc", "/tmp", "/proc"} {
+		if _, err := os.Stat(root + path); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("the holder's %s: %v", path, err)
 		}
-		if time.Now().After(deadline) {
-			t.Fatal("the holder does not ignore signals")
-		}
+	}
+	if err := os.WriteFile(root+"/file", nil, 0o600); err == nil {
+		t.Error("a file could be made in the holder's root")
+	}
+	if err := os.Mkdir(root+"/dir", 0o700); err == nil {
+		t.Error("a directory could be made in the holder's root")
 	}
 }
 

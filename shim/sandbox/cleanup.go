@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/containerd/containerd/v2/core/mount"
-	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
 	"github.com/hibernate-runtime/hibernate/api/handover"
@@ -39,6 +38,8 @@ type Leftover struct {
 	Pid    int
 	Status uint32
 	At     time.Time
+
+	Warning error // of poststop hooks, whose failure is told and no more
 }
 
 // Cleanup takes down what a shim that is gone, or given up, has left, from the bundle alone. It is idempotent. A workload that slept
@@ -60,12 +61,7 @@ func Cleanup(ctx context.Context, bundle string, runner runsc.Runner) (Leftover,
 	}
 	errs := []error{s.Shim.kill(), killCommands(s.RunscRoot, s.ID), client.Delete(ctx, s.ID, true), s.Sandbox.kill()}
 	errs = append(errs, unclaim(ctx, places{bundle}, s), s.releaseNetwork(ctx), s.Holder.kill())
-	var hooks []specs.Hook
-	if len(s.Hooks) > 0 && json.Unmarshal(s.Hooks, &hooks) == nil {
-		errs = append(errs, runHooks(ctx, runner, hooks, specs.State{
-			ID: s.ID, Status: specs.StateStopped, Pid: s.Holder.Pid, Bundle: bundle,
-		}))
-	}
+	left.Warning = s.runStopHooks(ctx, places{bundle}, runner)
 	group, err := cgroup.Load(s.Cgroup)
 	switch {
 	case err == nil:
@@ -79,6 +75,16 @@ func Cleanup(ctx context.Context, bundle string, runner runsc.Runner) (Leftover,
 		return left, err
 	}
 	return left, client.RemoveRoot()
+}
+
+// runStopHooks runs the poststop hooks, unless they have run.
+func (s stateFile) runStopHooks(ctx context.Context, p places, runner runsc.Runner) error {
+	if s.Ending == nil {
+		return nil
+	}
+	err := s.Ending.run(ctx, runner)
+	s.Ending = nil
+	return errors.Join(err, writeJSON(p.state(), s))
 }
 
 // cleanupDelete bounds runsc's part of Cleanup: containerd waits five seconds for all of it.

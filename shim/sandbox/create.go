@@ -186,7 +186,7 @@ func (w *Workload) makeHolder(_ context.Context, _ CreateRequest, u *undo.Stack)
 		return err
 	}
 	w.holder = h
-	u.Push("holder", func(context.Context) error { return h.kill() })
+	u.Push("holder", func(context.Context) error { return errors.Join(h.kill(), h.forget()) })
 	if w.podNS, err = os.Open(h.namespace()); err != nil {
 		return fmt.Errorf("the pod's network namespace: %w", err)
 	}
@@ -213,6 +213,9 @@ func (w *Workload) makeCgroup(_ context.Context, _ CreateRequest, u *undo.Stack)
 }
 
 func (w *Workload) publishRecord(_ context.Context, _ CreateRequest, u *undo.Stack) error {
+	if err := w.holder.await(); err != nil {
+		return err
+	}
 	if err := w.saveState(); err != nil {
 		return err
 	}

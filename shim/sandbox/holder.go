@@ -1,11 +1,13 @@
 package sandbox
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"runtime"
 	"syscall"
+	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -20,7 +22,16 @@ type holder struct {
 	given    string // path of the pod's namespace when the spec gives one; "" when the holder made it
 	podInode uint64
 	host     bool // the host's network: no namespace of its own
+
+	settled *os.File // where the holder says that it has left the host's files; closed when it has
 }
+
+// settleLimit is how long a holder may take for that: it has a millisecond of work.
+const settleLimit = 10 * time.Second
+
+// ownNamespaces are those that others join by the task's pid (a container with another's pid namespace, a debugger): the
+// sandbox has its own inside, and the host's are not for them.
+const ownNamespaces = unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
 
 // podNamespace returns the spec's network namespace: its path, whether it is the host's, and whether it must be made.
 func podNamespace(spec *specs.Spec) (path string, host bool) {
@@ -39,21 +50,53 @@ func podNamespace(spec *specs.Spec) (path string, host bool) {
 func startHolder(helper string, spec *specs.Spec, group *cgroup.Group) (*holder, error) {
 	path, host := podNamespace(spec)
 	cmd := exec.Command(helper, "hold")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Cloneflags: ownNamespaces}
 	if path == "" && !host {
-		cmd.SysProcAttr.Cloneflags = unix.CLONE_NEWNET
+		cmd.SysProcAttr.Cloneflags |= unix.CLONE_NEWNET
 	}
-	if err := startIn(path, group, cmd); err != nil {
-		return nil, fmt.Errorf("holder process %s: %w", helper, err)
-	}
-	h := &holder{process: identify(cmd.Process.Pid), given: path, host: host}
-	_ = cmd.Process.Release() // the shim's reaper sees its end
-	info, err := os.Stat(h.namespace())
+	settled, ready, err := os.Pipe()
 	if err != nil {
 		return nil, fmt.Errorf("holder process: %w", err)
 	}
+	cmd.ExtraFiles = []*os.File{ready}
+	err = startIn(path, group, cmd)
+	_ = ready.Close()
+	if err != nil {
+		_ = settled.Close()
+		return nil, fmt.Errorf("holder process %s: %w", helper, err)
+	}
+	h := &holder{process: identify(cmd.Process.Pid), given: path, host: host, settled: settled}
+	_ = cmd.Process.Release() // the shim's reaper sees its end
+	info, err := os.Stat(h.namespace())
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("holder process: %w", err), h.kill(), h.forget())
+	}
 	h.podInode = info.Sys().(*syscall.Stat_t).Ino
 	return h, nil
+}
+
+// await returns when the holder has left the host's files: before, nobody may be told its pid, by which they would be
+// taken for the container's. It may be called again.
+func (h *holder) await() error {
+	if h.settled == nil {
+		return nil
+	}
+	defer func() { _ = h.settled.Close(); h.settled = nil }()
+	if err := h.settled.SetReadDeadline(time.Now().Add(settleLimit)); err != nil {
+		return fmt.Errorf("holder process: %w", err)
+	}
+	if _, err := h.settled.Read(make([]byte, 1)); err != nil {
+		return fmt.Errorf("holder process: it did not settle; is the helper of another version? %w", err)
+	}
+	return nil
+}
+
+// forget gives up a holder that was not waited for.
+func (h *holder) forget() error {
+	if h.settled == nil {
+		return nil
+	}
+	return h.settled.Close()
 }
 
 // namespace is the path of the pod's network namespace for as long as the holder lives.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os/exec"
 	"time"
@@ -23,18 +24,28 @@ func (w *Workload) runCreateHooks(ctx context.Context, _ CreateRequest, u *undo.
 	if w.hooks == nil {
 		return nil
 	}
-	u.Push("poststop hooks", func(ctx context.Context) error { return w.runHooks(ctx, w.hooks.Poststop, specs.StateStopped) })
+	if n := len(w.hooks.CreateContainer) + len(w.hooks.StartContainer); n > 0 {
+		w.opts.Log.Warn("hooks that run inside the container's namespaces are not supported, and passed over", "hooks", n)
+	}
+	if err := w.holder.await(); err != nil {
+		return err
+	}
+	u.Push("poststop hooks", func(ctx context.Context) error { return w.ending().run(ctx, w.opts.Runner) })
 	//lint:ignore SA1019 prestart is deprecated, and still what older engines send
 	hooks := append(append([]specs.Hook{}, w.hooks.Prestart...), w.hooks.CreateRuntime...)
 	return w.runHooks(ctx, hooks, specs.StateCreated)
 }
 
 func (w *Workload) runHooks(ctx context.Context, hooks []specs.Hook, status specs.ContainerState) error {
-	state := specs.State{
+	return runHooks(ctx, w.opts.Runner, hooks, w.hookState(status))
+}
+
+// hookState is what a hook reads.
+func (w *Workload) hookState(status specs.ContainerState) specs.State {
+	return specs.State{
 		Version: w.spec.Version, ID: w.opts.ID, Status: status, Pid: w.holder.Pid, Bundle: w.opts.Bundle,
 		Annotations: w.spec.Annotations,
 	}
-	return runHooks(ctx, w.opts.Runner, hooks, state)
 }
 
 // runHooks runs each hook with the state on its standard input; the first failure ends it.
@@ -71,13 +82,41 @@ func runHook(ctx context.Context, runner runsc.Runner, h specs.Hook, state []byt
 	return nil
 }
 
-// runStopHooks runs what the specification asks for at the end. containerd calls `delete` after Delete as well, which
-// must not run them again.
-func (w *Workload) runStopHooks(ctx context.Context) error {
+// ending is what is to be run at the end, and with which state. It is kept in the bundle, for `delete` to find when the
+// shim is gone: engines know their container by its annotations, and take down its network by them.
+type ending struct {
+	Hooks []specs.Hook `json:"hooks"`
+	State specs.State  `json:"state"`
+}
+
+// ending is nil when there is nothing to run.
+func (w *Workload) ending() *ending {
 	if w.hooks == nil || len(w.hooks.Poststop) == 0 {
 		return nil
 	}
-	if err := w.runHooks(ctx, w.hooks.Poststop, specs.StateStopped); err != nil {
+	return &ending{w.hooks.Poststop, w.hookState(specs.StateStopped)}
+}
+
+// run runs all hooks: the failure of one is no reason to leave out another's work.
+func (e *ending) run(ctx context.Context, runner runsc.Runner) error {
+	if e == nil {
+		return nil
+	}
+	var errs []error
+	for _, h := range e.Hooks {
+		errs = append(errs, runHooks(ctx, runner, []specs.Hook{h}, e.State))
+	}
+	return errors.Join(errs...)
+}
+
+// runStopHooks runs what the specification asks for at the end. containerd calls `delete` after Delete as well, which
+// must not run them again.
+func (w *Workload) runStopHooks(ctx context.Context) error {
+	e := w.ending()
+	if e == nil {
+		return nil
+	}
+	if err := e.run(ctx, w.opts.Runner); err != nil {
 		w.opts.Log.Warn("poststop hook", "error", err) // as the specification asks: logged, and no more
 	}
 	w.mu.Lock()

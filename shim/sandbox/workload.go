@@ -11,7 +11,6 @@ package sandbox
 
 import (
 	"context"
-	"encoding/json"
 	"os"
 	"sync"
 	"time"
@@ -138,7 +137,7 @@ type stateFile struct {
 	Shim       process  `json:"shim"`
 	Holder     process  `json:"holder"`
 	Sandbox    process  `json:"sandbox"`
-	Hooks      []byte   `json:"hooks,omitempty"` // poststop hooks, as JSON
+	Ending     *ending  `json:"ending,omitempty"` // hooks that are still to be run
 	Linked     bool     `json:"linked"`
 
 	Attachment *network.Attachment `json:"attachment,omitempty"` // what the link was made for
@@ -158,8 +157,8 @@ func (w *Workload) saveState() error {
 	if pid != 0 {
 		s.Sandbox = identify(pid)
 	}
-	if w.hooks != nil && len(w.hooks.Poststop) > 0 && !stopped {
-		s.Hooks, _ = json.Marshal(w.hooks.Poststop)
+	if !stopped {
+		s.Ending = w.ending()
 	}
 	return writeJSON(w.places.state(), s)
 }
