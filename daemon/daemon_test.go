@@ -402,10 +402,13 @@ func TestIdleWorkloadSleeps(t *testing.T) {
 	n := newNode(t)
 	n.run()
 	shim := shimtest.Start(t, "default", "redis")
-	shim.Update(func(_ *shimv1.StatusResponse, a *shimv1.ActivityResponse) { a.IdleTimeoutMs, a.MinAwakeMs = 100, 0 })
+	shim.Update(func(_ *shimv1.StatusResponse, a *shimv1.ActivityResponse) {
+		a.IdleTimeoutMs, a.MinAwakeMs, a.Packets = 100, 0, 17
+	})
 	shim.Record(t, n.runDir)
 	eventually(t, "it sleeps", func() bool { return n.list()["redis"].GetStatus().GetState() == "asleep" })
-	if got := shim.Hibernations(); len(got) != 1 || got[0].GetReason() != "idle" || got[0].GetManual() {
+	got := shim.Hibernations()
+	if len(got) != 1 || got[0].GetReason() != "idle" || got[0].GetManual() || got[0].JudgedPackets == nil || got[0].GetJudgedPackets() != 17 {
 		t.Errorf("hibernations %v", got)
 	}
 	metric(t, n, `hibernate_hibernations_total{outcome="slept"} 1`)

@@ -21,6 +21,7 @@ type follower struct {
 	tracker *idle.Tracker
 	log     *slog.Logger
 	mode    idle.Mode
+	judged  uint64        // the packets of the newest sample
 	silent  time.Duration // the pause after the last unanswered question; 0 after an answer
 }
 
@@ -58,7 +59,7 @@ func (f *follower) sample(ctx context.Context) (idle.Decision, error) {
 	if err != nil {
 		return idle.Decision{}, err
 	}
-	f.silent = 0
+	f.silent, f.judged = 0, activity.GetPackets()
 	sample := sampleOf(activity)
 	sample.ProxyConns, sample.ProxyBytes = f.w.ProxyUse()
 	now := time.Now()
@@ -86,7 +87,7 @@ func (f *follower) hibernate(ctx context.Context) {
 	defer release()
 	ctx, cancel := context.WithTimeout(ctx, f.opts.HibernateTimeout)
 	defer cancel()
-	_, err := f.w.Shim.Hibernate(ctx, &shimv1.HibernateRequest{Reason: "idle"})
+	_, err := f.w.Shim.Hibernate(ctx, &shimv1.HibernateRequest{Reason: "idle", JudgedPackets: &f.judged})
 	if errors.Is(err, context.Canceled) {
 		return
 	}

@@ -18,6 +18,7 @@ package config
 import (
 	"log/slog"
 	"path/filepath"
+	"slices"
 	"time"
 )
 
@@ -113,6 +114,13 @@ func (c *Config) Settings() []Setting {
 		}
 	}
 	return out
+}
+
+// ShimSettings are those that mean something to a shim, or to its workload.
+func (c *Config) ShimSettings() []Setting {
+	return slices.DeleteFunc(c.Settings(), func(s Setting) bool {
+		return slices.ContainsFunc(daemonKeys(), func(k Key) bool { return k.Name == s.Key })
+	})
 }
 
 // Source returns the layer that the key's value comes from.

@@ -3,6 +3,7 @@ package sandbox
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"strings"
 
 	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
@@ -37,7 +38,16 @@ var (
 type RefusedError struct {
 	Reasons []*shimv1.Reason
 	Verb    string // "" is hibernate
+	Cause   error  // ErrActivity, or none
 }
+
+// refusedActive is about packets that came after the workload was found idle.
+func refusedActive(packets uint64) error {
+	detail := fmt.Sprintf("%d packets have come or gone since it was found idle", packets)
+	return &RefusedError{Reasons: []*shimv1.Reason{reason("active", detail)}, Cause: ErrActivity}
+}
+
+func (e *RefusedError) Unwrap() error { return e.Cause }
 
 func (e *RefusedError) Error() string {
 	details := make([]string, 0, len(e.Reasons))

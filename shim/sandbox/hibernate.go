@@ -23,10 +23,18 @@ const (
 	quietWithin      = time.Second           // or the hibernation is undone
 )
 
+// Ask is a request to hibernate.
+type Ask struct {
+	Why    string
+	Manual bool // overrides the mode and the want of a network
+	// Judged are the packets by which the workload was found idle; nil: nobody looked. Others by now refuse it.
+	Judged *uint64
+}
+
 // Hibernate puts the workload to sleep and returns how that went. One that sleeps already answers with its last
 // hibernation; one under way is joined; a wake is let end first. Errors: *RefusedError, *AbortedError,
 // *lifecycle.IllegalError, ctx's, or what failed. After any error the workload runs on.
-func (w *Workload) Hibernate(ctx context.Context, why string, manual bool) (*shimv1.Transition, error) {
+func (w *Workload) Hibernate(ctx context.Context, ask Ask) (*shimv1.Transition, error) {
 	w.mu.Lock()
 	switch w.state {
 	case lifecycle.Asleep:
@@ -42,18 +50,18 @@ func (w *Workload) Hibernate(ctx context.Context, why string, manual bool) (*shi
 		if _, err := t.result(ctx); err != nil {
 			return nil, err
 		}
-		return w.Hibernate(ctx, why, manual)
+		return w.Hibernate(ctx, ask)
 	}
-	if reasons := w.blockers(manual); w.state == lifecycle.Awake && len(reasons) > 0 {
+	if reasons := w.blockers(ask.Manual); w.state == lifecycle.Awake && len(reasons) > 0 {
 		w.mu.Unlock()
 		return nil, &RefusedError{Reasons: reasons}
 	}
-	t, err := w.begin(lifecycle.Hibernate, newTransition("hibernate", why, "", hibernateTimeout, w.opts.Now, w.note))
+	t, err := w.begin(lifecycle.Hibernate, newTransition("hibernate", ask.Why, "", hibernateTimeout, w.opts.Now, w.note))
 	w.mu.Unlock()
 	if err != nil {
 		return nil, err
 	}
-	go w.hibernate(t)
+	go w.hibernate(t, ask.Judged)
 	return t.result(ctx)
 }
 
@@ -79,12 +87,12 @@ func (w *Workload) note(step string) {
 
 // hibernate runs the steps up to the commit, each of them undone when a later one fails or somebody talks to the
 // workload; then the memory is freed.
-func (w *Workload) hibernate(t *transition) {
+func (w *Workload) hibernate(t *transition, judged *uint64) {
 	if err := w.journal.Begin(t.record.GetKind(), t.record.GetId()); err != nil {
 		w.opts.Log.Warn("journal", "error", err)
 	}
 	var u undo.Stack
-	err := w.descend(t, &u)
+	err := w.descend(t, judged, &u)
 	if err == nil {
 		u.Release()
 		w.fallAsleep(t)
@@ -106,10 +114,13 @@ func (w *Workload) hibernate(t *transition) {
 }
 
 // descend runs the steps before the commit.
-func (w *Workload) descend(t *transition, u *undo.Stack) error {
+func (w *Workload) descend(t *transition, judged *uint64, u *undo.Stack) error {
 	before, err := w.traffic(t.ctx)
 	if err != nil {
 		return err
+	}
+	if judged != nil && *judged != before.Packets { // what came between is before all that is compared below
+		return refusedActive(before.Packets - *judged)
 	}
 	var incoming *snapshot.Incoming
 	var sealed snapshot.Sealed

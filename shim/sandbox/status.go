@@ -26,7 +26,7 @@ func (w *Workload) status() *shimv1.StatusResponse {
 		Namespace: w.opts.Namespace, Id: w.opts.ID, State: w.state.String(), HolderPid: uint32(w.holder.Pid),
 		SandboxPid: uint32(w.sandboxPid), Sequence: w.saved.sequence, ImageBytes: w.saved.bytes,
 		StateSinceUnixMs: w.since.UnixMilli(), CreatedUnixMs: w.created.UnixMilli(), Wakes: w.wakes, Hibernations: w.sleeps,
-		LastHibernate: w.last.hibernate, LastWake: w.last.wake, Gate: w.gate, Image: w.image, Blockers: w.blockers(false),
+		LastHibernate: w.last.hibernate, LastWake: w.last.wake, Gate: w.gate, Blockers: w.blockers(false),
 	}
 	select {
 	case <-w.facts.done:
@@ -44,7 +44,10 @@ func (w *Workload) status() *shimv1.StatusResponse {
 	for _, c := range w.containers {
 		s.Containers = append(s.Containers, &shimv1.Container{Id: c.ID, State: c.state.String(), Execs: c.liveExecs()})
 	}
-	for _, k := range w.config.Settings() {
+	if w.image != "" {
+		s.Image = &w.image
+	}
+	for _, k := range w.config.ShimSettings() {
 		s.Settings = append(s.Settings, &shimv1.Setting{Key: k.Key, Value: k.Value, Source: k.Source})
 	}
 	return s

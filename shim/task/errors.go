@@ -27,7 +27,7 @@ func Classify(err error) error {
 		class = errdefs.ErrNotFound
 	case errors.Is(err, sandbox.ErrExists), errors.Is(err, fs.ErrExist):
 		class = errdefs.ErrAlreadyExists
-	case errors.As(err, &aborted):
+	case errors.As(err, &aborted), errors.Is(err, sandbox.ErrActivity):
 		class = errdefs.ErrAborted
 	case errors.As(err, &illegal), errors.As(err, &refused), errors.Is(err, sandbox.ErrBlocked),
 		errors.Is(err, sandbox.ErrPaused), errors.Is(err, sandbox.ErrPrecondition),

@@ -120,7 +120,10 @@ type HibernateRequest struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Reason string                 `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Puts the workload to sleep even where the idle policy would not: mode observe, or no network to be woken by.
-	Manual        bool `protobuf:"varint,2,opt,name=manual,proto3" json:"manual,omitempty"`
+	Manual bool `protobuf:"varint,2,opt,name=manual,proto3" json:"manual,omitempty"`
+	// The packets of the Activity by which the caller found it idle. When the shim has counted others since, it refuses with
+	// the reason active, as Aborted: somebody has come between. Absent: not compared.
+	JudgedPackets *uint64 `protobuf:"varint,3,opt,name=judged_packets,json=judgedPackets,proto3,oneof" json:"judged_packets,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -167,6 +170,13 @@ func (x *HibernateRequest) GetManual() bool {
 		return x.Manual
 	}
 	return false
+}
+
+func (x *HibernateRequest) GetJudgedPackets() uint64 {
+	if x != nil && x.JudgedPackets != nil {
+		return *x.JudgedPackets
+	}
+	return 0
 }
 
 type HibernateResponse struct {
@@ -598,8 +608,8 @@ type StatusResponse struct {
 	state            protoimpl.MessageState `protogen:"open.v1"`
 	Namespace        string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	Id               string                 `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
-	Identity         string                 `protobuf:"bytes,3,opt,name=identity,proto3" json:"identity,omitempty"`
-	State            string                 `protobuf:"bytes,4,opt,name=state,proto3" json:"state,omitempty"` // awake, hibernating, asleep, waking, blocked, ended, created
+	Identity         *string                `protobuf:"bytes,3,opt,name=identity,proto3,oneof" json:"identity,omitempty"` // absent: none
+	State            string                 `protobuf:"bytes,4,opt,name=state,proto3" json:"state,omitempty"`             // awake, hibernating, asleep, waking, blocked, ended, created
 	Containers       []*Container           `protobuf:"bytes,5,rep,name=containers,proto3" json:"containers,omitempty"`
 	Ports            []uint32               `protobuf:"varint,6,rep,packed,name=ports,proto3" json:"ports,omitempty"`
 	Addresses        []string               `protobuf:"bytes,7,rep,name=addresses,proto3" json:"addresses,omitempty"`
@@ -619,7 +629,7 @@ type StatusResponse struct {
 	CreatedUnixMs int64       `protobuf:"varint,20,opt,name=created_unix_ms,json=createdUnixMs,proto3" json:"created_unix_ms,omitempty"`
 	RunscVersion  string      `protobuf:"bytes,21,opt,name=runsc_version,json=runscVersion,proto3" json:"runsc_version,omitempty"`
 	MemoryBytes   uint64      `protobuf:"varint,22,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
-	Image         string      `protobuf:"bytes,23,opt,name=image,proto3" json:"image,omitempty"`
+	Image         *string     `protobuf:"bytes,23,opt,name=image,proto3,oneof" json:"image,omitempty"` // its name; absent where the engine does not tell (ctr)
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -669,8 +679,8 @@ func (x *StatusResponse) GetId() string {
 }
 
 func (x *StatusResponse) GetIdentity() string {
-	if x != nil {
-		return x.Identity
+	if x != nil && x.Identity != nil {
+		return *x.Identity
 	}
 	return ""
 }
@@ -809,8 +819,8 @@ func (x *StatusResponse) GetMemoryBytes() uint64 {
 }
 
 func (x *StatusResponse) GetImage() string {
-	if x != nil {
-		return x.Image
+	if x != nil && x.Image != nil {
+		return *x.Image
 	}
 	return ""
 }
@@ -1425,10 +1435,12 @@ const file_api_shim_v1_shim_proto_rawDesc = "" +
 	"\x13ExportRootfsRequest\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\"R\n" +
 	"\x14ExportRootfsResponse\x12:\n" +
-	"\tlast_wake\x18\x01 \x01(\v2\x1d.hibernate.shim.v1.TransitionR\blastWake\"B\n" +
+	"\tlast_wake\x18\x01 \x01(\v2\x1d.hibernate.shim.v1.TransitionR\blastWake\"\x81\x01\n" +
 	"\x10HibernateRequest\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x16\n" +
-	"\x06manual\x18\x02 \x01(\bR\x06manual\"s\n" +
+	"\x06manual\x18\x02 \x01(\bR\x06manual\x12*\n" +
+	"\x0ejudged_packets\x18\x03 \x01(\x04H\x00R\rjudgedPackets\x88\x01\x01B\x11\n" +
+	"\x0f_judged_packets\"s\n" +
 	"\x11HibernateResponse\x12=\n" +
 	"\n" +
 	"transition\x18\x01 \x01(\v2\x1d.hibernate.shim.v1.TransitionR\n" +
@@ -1462,11 +1474,11 @@ const file_api_shim_v1_shim_proto_rawDesc = "" +
 	"\x02ok\x18\x02 \x01(\bR\x02ok\x12\x1a\n" +
 	"\brepaired\x18\x03 \x01(\bR\brepaired\x12\x16\n" +
 	"\x06detail\x18\x04 \x01(\tR\x06detail\"\x0f\n" +
-	"\rStatusRequest\"\xd3\x06\n" +
+	"\rStatusRequest\"\xf4\x06\n" +
 	"\x0eStatusResponse\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x0e\n" +
-	"\x02id\x18\x02 \x01(\tR\x02id\x12\x1a\n" +
-	"\bidentity\x18\x03 \x01(\tR\bidentity\x12\x14\n" +
+	"\x02id\x18\x02 \x01(\tR\x02id\x12\x1f\n" +
+	"\bidentity\x18\x03 \x01(\tH\x00R\bidentity\x88\x01\x01\x12\x14\n" +
 	"\x05state\x18\x04 \x01(\tR\x05state\x12<\n" +
 	"\n" +
 	"containers\x18\x05 \x03(\v2\x1c.hibernate.shim.v1.ContainerR\n" +
@@ -1491,8 +1503,10 @@ const file_api_shim_v1_shim_proto_rawDesc = "" +
 	"\x04gate\x18\x13 \x01(\tR\x04gate\x12&\n" +
 	"\x0fcreated_unix_ms\x18\x14 \x01(\x03R\rcreatedUnixMs\x12#\n" +
 	"\rrunsc_version\x18\x15 \x01(\tR\frunscVersion\x12!\n" +
-	"\fmemory_bytes\x18\x16 \x01(\x04R\vmemoryBytes\x12\x14\n" +
-	"\x05image\x18\x17 \x01(\tR\x05image\"G\n" +
+	"\fmemory_bytes\x18\x16 \x01(\x04R\vmemoryBytes\x12\x19\n" +
+	"\x05image\x18\x17 \x01(\tH\x01R\x05image\x88\x01\x01B\v\n" +
+	"\t_identityB\b\n" +
+	"\x06_image\"G\n" +
 	"\tContainer\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x14\n" +
@@ -1625,6 +1639,8 @@ func file_api_shim_v1_shim_proto_init() {
 	if File_api_shim_v1_shim_proto != nil {
 		return
 	}
+	file_api_shim_v1_shim_proto_msgTypes[2].OneofWrappers = []any{}
+	file_api_shim_v1_shim_proto_msgTypes[10].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

@@ -88,7 +88,8 @@ func TestListJSON(t *testing.T) {
 func TestInspect(t *testing.T) {
 	w := workload("redis", "awake", func(w *daemonv1.Workload) {
 		s := w.Status
-		s.Image, s.Addresses, s.Gate, s.HolderPid, s.SandboxPid = "docker.io/library/redis:8", []string{"10.88.0.7/16"}, "open", 4711, 4720
+		image := "docker.io/library/redis:8"
+		s.Image, s.Addresses, s.Gate, s.HolderPid, s.SandboxPid = &image, []string{"10.88.0.7/16"}, "open", 4711, 4720
 		s.ImageBytes, s.Sequence, s.Hibernations, s.RunscVersion = 24_222_000, 7, 8, "release-20260905.0"
 		s.Blockers = []*shimv1.Reason{{Code: "lease", Detail: `lease "backup" keeps it awake`}}
 		s.Containers = []*shimv1.Container{{Id: "redis", State: "running", Execs: 0}}
