@@ -68,6 +68,11 @@ func (c *Client) ExportRootfs(ctx context.Context, req *shimv1.ExportRootfsReque
 	return call(ctx, c, "export-rootfs", shimv1.TTRPCShimClient.ExportRootfs, req)
 }
 
+// Lease keeps the workload awake for a time, or ends that; it answers with all leases.
+func (c *Client) Lease(ctx context.Context, req *shimv1.LeaseRequest) (*shimv1.LeaseResponse, error) {
+	return call(ctx, c, "lease", shimv1.TTRPCShimClient.Lease, req)
+}
+
 // Status asks for all that the shim tells about its workload.
 func (c *Client) Status(ctx context.Context) (*shimv1.StatusResponse, error) {
 	return call(ctx, c, "status", shimv1.TTRPCShimClient.Status, &shimv1.StatusRequest{})

@@ -192,6 +192,19 @@ func commands(n *node, daemon bool) {
 	} else {
 		n.says(out, "hibernated is not running", "[no-daemon]")
 	}
+	leases(n)
+	settings, _ := at(n.object("inspect", "web"), "status", "settings").([]any)
+	if len(settings) == 0 {
+		t.Error("inspect tells no settings")
+	}
+	for _, s := range settings {
+		if key := at(s, "key"); key == "poll-interval" || key == "metrics-address" {
+			t.Errorf("inspect tells of %v, which is hibernated's", key)
+		}
+	}
+	if image := at(n.object("inspect", "web"), "status", "image"); image != nil {
+		t.Errorf("ctr tells no image, inspect has %q", image)
+	}
 	versions := n.object("version")
 	if at(versions, "hibernatectl") == nil || (at(versions, "hibernated", "version") == nil) == daemon {
 		t.Errorf("versions: %v", versions)
@@ -199,6 +212,26 @@ func commands(n *node, daemon bool) {
 	list, _ := n.object("ls")["workloads"].([]any)
 	if len(list) != 3 || at(list[1], "status", "id") != "web" || at(list[1], "status", "runsc_version") == "" {
 		t.Errorf("ls -o json: %v", list)
+	}
+}
+
+// leases keep a workload awake until the last is released.
+func leases(n *node) {
+	n.ctl(0, "lease", "take", "web", "backup", "--for", "1h")
+	out, _ := n.ctl(0, "lease", "take", n.Name+"/web", "debug", "--for", "30m")
+	n.says(out, "backup", "59m", "debug", "29m")
+	_, errs := n.ctl(4, "hibernate", "web")
+	n.says(errs, `lease "backup" keeps it awake [lease]`)
+	_, errs = n.ctl(3, "lease", "release", "web", "nightly")
+	n.says(errs, `no lease "nightly"; there is backup, debug`)
+	n.ctl(0, "lease", "release", "web", "backup")
+	list, _ := n.object("lease", "ls", "web")["leases"].([]any)
+	if len(list) != 1 || at(list[0], "name") != "debug" {
+		n.t.Errorf("leases: %v", list)
+	}
+	n.ctl(0, "lease", "release", "web", "debug")
+	if out, _ = n.ctl(0, "lease", "ls", "web"); strings.Count(out, "\n") != 1 {
+		n.t.Errorf("leases after their release:\n%s", out)
 	}
 }
 

@@ -3,6 +3,8 @@ package shimtest
 import (
 	"context"
 	"os"
+	"slices"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -100,5 +102,15 @@ func (s service) ExportRootfs(ctx context.Context, req *shimv1.ExportRootfsReque
 }
 
 func (s service) Lease(ctx context.Context, req *shimv1.LeaseRequest) (*shimv1.LeaseResponse, error) {
-	return &shimv1.LeaseResponse{}, s.hung(ctx)
+	if err := s.hung(ctx); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	leases := slices.DeleteFunc(s.activity.Leases, func(l *shimv1.LeaseInfo) bool { return l.GetName() == req.GetName() })
+	if req.GetTtlMs() > 0 {
+		leases = append(leases, &shimv1.LeaseInfo{Name: req.GetName(), ExpiresUnixMs: time.Now().UnixMilli() + req.GetTtlMs()})
+	}
+	s.activity.Leases = leases
+	return &shimv1.LeaseResponse{Leases: slices.Clone(leases)}, nil
 }
