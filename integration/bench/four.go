@@ -34,10 +34,14 @@ func measureFour(ctx context.Context, b *bench) (err error) {
 	}
 	var one, four, rawOne, rawFour samples
 	for i := range b.plan.four {
-		for _, run := range []struct {
+		runs := []struct {
 			of   []sleeper
 			into *samples
-		}{{ours[i%4 : i%4+1], &one}, {raws[i%4 : i%4+1], &rawOne}, {ours, &four}, {raws, &rawFour}} {
+		}{{ours[i%4 : i%4+1], &one}, {raws[i%4 : i%4+1], &rawOne}, {ours, &four}, {raws, &rawFour}}
+		if i%2 == 1 { // who comes second finds memory that was in use a moment ago
+			slices.Reverse(runs)
+		}
+		for _, run := range runs {
 			took, err := wakeTogether(ctx, run.of)
 			if err != nil {
 				return err
