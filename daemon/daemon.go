@@ -4,6 +4,7 @@
 //	proxy     serves the listeners with package wakeproxy
 //	node      the view of all shims, with a watch on each
 //	keeper    samples idleness and has shims hibernate; idle is its policy
+//	leftover  finds snapshots that no shim looks after, and removes those whose container is gone
 //	server    the API, metrics and health
 //
 // It keeps no state of its own: a daemon that is killed leaves the listeners, with the connections in their backlogs, to
@@ -23,6 +24,7 @@ import (
 
 	"github.com/hibernate-runtime/hibernate/api/handover"
 	"github.com/hibernate-runtime/hibernate/daemon/idle"
+	"github.com/hibernate-runtime/hibernate/daemon/leftover"
 	"github.com/hibernate-runtime/hibernate/daemon/server"
 	"github.com/hibernate-runtime/hibernate/wakeproxy"
 )
@@ -44,6 +46,10 @@ type Options struct {
 	WakeTimeout, Grace time.Duration
 	// Orphans is how long the connections of a shim that died wait for their container to be started again; 0 for not at all.
 	Orphans time.Duration
+	// DataDir holds the snapshots, to be looked through for what no shim looks after; "" for not at all.
+	DataDir string
+	// CollectAfter is how long a container must be gone before what is left of it is removed; 0 for never.
+	CollectAfter time.Duration
 	// ScanEvery is the time between scans of the records. Default 2 s.
 	ScanEvery time.Duration
 	// Dial connects to a workload from within its pod's namespace with the client's address.
@@ -97,6 +103,10 @@ func Run(ctx context.Context, opts Options) error {
 		healthy := func() error { return running.Err() }
 		handler := server.Handler(p.metrics.Handler(), healthy)
 		spawn(&answers, func() error { return server.ServeHTTP(running, sockets.metrics, handler) })
+	}
+	if opts.DataDir != "" {
+		collector := &leftover.Collector{DataDir: opts.DataDir, RunDir: opts.RunDir, After: opts.CollectAfter, Log: opts.Log}
+		answers.Go(func() { collector.Run(running) })
 	}
 	opts.Log.Info("hibernated runs", "version", opts.Version, "run_dir", opts.RunDir, "metrics", opts.MetricsAddress)
 	opts.Ready()

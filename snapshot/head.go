@@ -45,6 +45,9 @@ type Head struct {
 	Namespace string `json:"namespace,omitempty"`
 	ID        string `json:"id,omitempty"`
 	Identity  string `json:"identity,omitempty"`
+	// Containerd is the socket of the containerd that runs it: whom to ask
+	// whether the container still exists.
+	Containerd string `json:"containerd,omitempty"`
 	// Generations lists older committed sequences that are kept, newest
 	// first. Reserved: version 1 of the local tier keeps none.
 	Generations []uint64 `json:"generations,omitempty"`

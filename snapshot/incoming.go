@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -191,7 +192,7 @@ func (l *Local) takeBack(seq uint64) error {
 func (l *Local) point(ctx context.Context, before Head, m Manifest) error {
 	h := Head{
 		State: Asleep, Sequence: m.Sequence, Epoch: m.Epoch, Time: m.Created,
-		Namespace: m.Namespace, ID: m.ID, Identity: m.Identity,
+		Namespace: m.Namespace, ID: m.ID, Identity: m.Identity, Containerd: cmp.Or(l.asks, before.Containerd),
 	}
 	if err := l.step(ctx, "head"); err != nil {
 		return err

@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,6 +36,7 @@ type Local struct {
 	now   func() time.Time
 	fault func(step string) error // nil but in tests
 	owner Head                    // Namespace, ID, Identity for a new head
+	asks  string                  // Containerd of each head that is written; "" leaves it
 
 	cleaning sync.WaitGroup
 }
@@ -47,6 +49,9 @@ type Option func(*Local)
 func WithOwner(namespace, id, identity string) Option {
 	return func(l *Local) { l.owner = Head{Namespace: namespace, ID: id, Identity: identity} }
 }
+
+// WithContainerd puts a socket into every head that is written.
+func WithContainerd(address string) Option { return func(l *Local) { l.asks = address } }
 
 // WithClock replaces time.Now.
 func WithClock(now func() time.Time) Option { return func(l *Local) { l.now = now } }
@@ -142,10 +147,10 @@ func (l *Local) SetEpoch(ctx context.Context, epoch uint64) error {
 func (l *Local) headOrNew() (Head, error) {
 	h, err := readHead(l.dir)
 	if errors.Is(err, ErrNoHead) {
-		h = l.owner
+		h, err = l.owner, nil
 		h.State = Awake
-		return h, nil
 	}
+	h.Containerd = cmp.Or(l.asks, h.Containerd)
 	return h, err
 }
 

@@ -53,7 +53,7 @@ func (l *Local) QuarantineHead(reason string) error {
 		return err
 	}
 	h := l.owner
-	h.State, h.Sequence, h.Time = Awake, next-1, l.now().UTC()
+	h.State, h.Sequence, h.Time, h.Containerd = Awake, next-1, l.now().UTC(), l.asks
 	return writeHead(l.dir, h)
 }
 

@@ -38,7 +38,8 @@ func services(ctx context.Context, down shutdown.Service) (
 		return nil, nil, err
 	}
 	return service.New(ctx, service.Options{
-		Version: version.Version, Address: self.Address, Events: self.Events, Log: self.Log, Level: self.Level,
+		Version: version.Version, Address: self.Address, Events: self.Events, Containerd: self.Containerd,
+		Log: self.Log, Level: self.Level,
 	}, down)
 }
 

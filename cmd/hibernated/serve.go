@@ -39,6 +39,8 @@ func serve(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 		Concurrent:         cfg.MaxHibernations,
 		WakeTimeout:        cfg.WakeTimeout + wakeMargin,
 		Orphans:            cfg.OrphanHold,
+		DataDir:            cfg.DataDir,
+		CollectAfter:       cfg.CollectAfter,
 		Dial:               dial,
 		Ready:              func() { notify(systemd.SdNotifyReady) },
 		Log:                log,

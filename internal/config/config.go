@@ -95,6 +95,7 @@ type Config struct {
 	CPUThreshold    int // percent of one core
 	CPUWindow       time.Duration
 	OrphanHold      time.Duration // 0: not at all
+	CollectAfter    time.Duration // 0: never
 
 	sources map[string]string
 }

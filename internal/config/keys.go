@@ -193,6 +193,12 @@ func daemonKeys() []Key {
 			doc: "How long hibernated holds the connections of a shim that died, for its container to be started again: longer " +
 				"than engines take for that, shorter than clients wait. Not where the pod's network goes with the container.",
 		}.key(),
+		setting[time.Duration]{
+			name: "collect-after", scope: ScopeNode, codec: span(time.Minute, 12*month, "never"), def: raw{"24h"},
+			field: func(c *Config) *time.Duration { return &c.CollectAfter },
+			doc: "How long containerd must have said that a container is gone before hibernated removes the snapshot that is " +
+				"left of it. Where containerd can't be asked, nothing is removed.",
+		}.key(),
 	}
 }
 

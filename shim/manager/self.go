@@ -12,10 +12,12 @@ import (
 
 // Self is what the daemon knows of itself.
 type Self struct {
-	Address string    // of its ttrpc socket, unix:///…
-	Events  string    // of containerd's ttrpc socket, a path
-	Log     io.Writer // containerd's log; a write never waits
-	Level   slog.Level
+	Address string // of its ttrpc socket, unix:///…
+	Events  string // of containerd's ttrpc socket, a path
+	// Containerd is the path of containerd's own socket; "" when it was not told.
+	Containerd string
+	Log        io.Writer // containerd's log; a write never waits
+	Level      slog.Level
 }
 
 // Know returns the daemon's Self. To be called in the daemon, whose working directory is the bundle.
@@ -28,5 +30,11 @@ func Know() (Self, error) {
 	if log.GetLevel() >= log.DebugLevel {
 		level = slog.LevelDebug
 	}
-	return Self{Address: address, Events: os.Getenv(ttrpcAddressEnv), Log: log.L.Logger.Out, Level: level}, nil
+	inv, err := parse(os.Args[1:])
+	if err != nil {
+		return Self{}, err
+	}
+	return Self{
+		Address: address, Events: os.Getenv(ttrpcAddressEnv), Containerd: inv.address, Log: log.L.Logger.Out, Level: level,
+	}, nil
 }

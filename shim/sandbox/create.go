@@ -171,7 +171,7 @@ func (w *Workload) withLogger(c stdio.Config) stdio.Config {
 
 func (w *Workload) openSnapshots(_ context.Context, _ CreateRequest, u *undo.Stack) error {
 	local, err := snapshot.OpenLocal(snapshot.DirFor(w.config.DataDir, w.opts.Namespace, w.opts.ID, ""),
-		snapshot.WithOwner(w.opts.Namespace, w.opts.ID, ""))
+		snapshot.WithOwner(w.opts.Namespace, w.opts.ID, ""), snapshot.WithContainerd(w.opts.Containerd))
 	if err != nil {
 		return fmt.Errorf("snapshots: %w", err)
 	}

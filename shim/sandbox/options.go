@@ -19,6 +19,9 @@ type Options struct {
 	Address   string // the shim's ttrpc address, for its record
 	Version   string // the shim's
 
+	// Containerd is the socket of the containerd that runs the container; "" when it was not told.
+	Containerd string
+
 	Runner  runsc.Runner
 	Born    Born
 	Exits   Exits

@@ -24,10 +24,12 @@ import (
 // Options tell what the shim's process knows of itself.
 type Options struct {
 	Version string
-	Address string    // of the shim's ttrpc socket, unix:///…
-	Events  string    // containerd's ttrpc socket, which takes events
-	Log     io.Writer // containerd's log
-	Level   slog.Level
+	Address string // of the shim's ttrpc socket, unix:///…
+	Events  string // containerd's ttrpc socket, which takes events
+	// Containerd is containerd's own socket; "" when it was not told.
+	Containerd string
+	Log        io.Writer // containerd's log
+	Level      slog.Level
 }
 
 // New builds the services. They run until ctx ends.
@@ -45,7 +47,7 @@ func New(ctx context.Context, o Options, down shutdown.Service) (
 	go queue.run()
 	daemon := control.NewDaemon(o.Address, o.Version, log)
 	base := sandbox.Options{
-		Address: o.Address, Version: o.Version, Runner: children.Runner(), Born: children, Exits: children, Publish: queue.put,
+		Address: o.Address, Containerd: o.Containerd, Version: o.Version, Runner: children.Runner(), Born: children, Exits: children, Publish: queue.put,
 		Daemon: daemon, Log: log, Now: time.Now,
 	}
 	registration := &registration{ctx: ctx, daemon: daemon}

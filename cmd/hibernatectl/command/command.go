@@ -31,6 +31,7 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 type options struct {
 	config  string
 	runDir  string
+	dataDir string
 	output  string
 	timeout time.Duration
 	now     func() time.Time
@@ -59,7 +60,7 @@ func newRoot(now func() time.Time) *cobra.Command {
 	flags.DurationVar(&o.timeout, "timeout", 0, "how long to wait for answers (default: fits the command)")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.AddCommand(newList(o), newHibernate(o), newWake(o), newInspect(o), newWhyAwake(o), newExportRootfs(o),
-		newLease(o), newVersion(o))
+		newLease(o), newOrphans(o), newVersion(o))
 	return root
 }
 

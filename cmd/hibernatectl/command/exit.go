@@ -7,6 +7,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/hibernate-runtime/hibernate/daemon/leftover"
 	"github.com/hibernate-runtime/hibernate/daemon/shimclient"
 )
 
@@ -30,14 +31,16 @@ var errNotAwake = errors.New("the workload is not awake")
 func exitCode(err error) int {
 	var usage usageError
 	var unknown *unknownError
+	var missing *missingError
 	switch {
 	case err == nil:
 		return exitOK
 	case errors.As(err, &usage), strings.HasPrefix(err.Error(), "unknown command"): // cobra has no type for it
 		return exitUsage
-	case errors.As(err, &unknown), errdefs.IsNotFound(err):
+	case errors.As(err, &unknown), errors.As(err, &missing), errdefs.IsNotFound(err):
 		return exitNotFound
-	case errdefs.IsFailedPrecondition(err), errdefs.IsAborted(err), errors.Is(err, errNotAwake):
+	case errdefs.IsFailedPrecondition(err), errdefs.IsAborted(err), errors.Is(err, errNotAwake),
+		errors.Is(err, leftover.ErrExists), errors.Is(err, leftover.ErrUnknown), errors.Is(err, leftover.ErrBusy):
 		return exitRefused
 	case errors.Is(err, shimclient.ErrUnreachable), errdefs.IsUnavailable(err),
 		errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):

@@ -28,6 +28,13 @@ func printJSON(out io.Writer, m proto.Message) error {
 	return err
 }
 
+// encode writes what is no message of ours as JSON.
+func encode(out io.Writer, v any) error {
+	encoder := json.NewEncoder(out)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(v)
+}
+
 // table writes aligned columns.
 type table struct{ w *tabwriter.Writer }
 

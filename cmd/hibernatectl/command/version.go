@@ -1,7 +1,6 @@
 package command
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -59,7 +58,5 @@ func versionJSON(out io.Writer, resp *daemonv1.VersionResponse, err error) error
 	if resp != nil {
 		all.Hibernated = &daemonVersions{resp.GetVersion(), resp.GetStartedUnixMs()}
 	}
-	encoder := json.NewEncoder(out)
-	encoder.SetIndent("", "  ")
-	return encoder.Encode(all)
+	return encode(out, all)
 }
