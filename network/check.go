@@ -29,11 +29,12 @@ func (l *Link) stages(ctx context.Context) []stage {
 		{"inner", func() error { return l.checkInner(ctx) }, func() error { return l.repairInner(ctx) }},
 		{"route", l.checkRoutes, l.repairRoutes},
 		{"policy", l.checkPolicy, l.repairPolicy},
+		{"fast path", func() error { return l.checkFast(ctx) }, l.repairFast},
 	}
 }
 
-// Check climbs the ladder: link, inner, route, neighbour, gate, policy,
-// netstack, accepts. Each rung that is not well is repaired, and looked at
+// Check climbs the ladder: link, inner, route, neighbour, gate, policy, fast
+// path, netstack, accepts. Each rung that is not well is repaired, and looked at
 // again. It is meant for a sandbox that runs, after Connect; the gate may be in
 // any position. ports are those that were listening: one that accepts is
 // enough, and the workload doesn't see the half-open connection that asks.
@@ -43,7 +44,7 @@ func (l *Link) Check(ctx context.Context, ports []uint16) []Rung {
 		s[0], s[1], s[2],
 		{"neighbour", l.checkNeighbour, func() error { return l.Connect(ctx) }},
 		{"gate", func() error { return l.checkTables(ctx) }, func() error { return l.repairTables(ctx) }},
-		s[3],
+		s[3], s[4],
 		{"netstack", func() error { return l.checkNetstack(ctx) }, nil},
 		{"accepts", func() error { return l.checkAccepts(ctx, ports) }, nil},
 	}

@@ -20,6 +20,13 @@ func (c Counters) plus(o Counters) Counters {
 // cut drops counts, too. It never falls while the Link lives, even
 // when somebody flushes the table; a flip of the gate doesn't touch it.
 func (l *Link) Counters(ctx context.Context) (Counters, error) {
+	if err := l.heedObstacles(ctx); err != nil {
+		return Counters{}, err
+	}
+	passed, err := l.fast.counted()
+	if err != nil {
+		return Counters{}, err
+	}
 	c, err := l.counter(ctx, counterActivity)
 	if err != nil {
 		return Counters{}, err
@@ -30,7 +37,7 @@ func (l *Link) Counters(ctx context.Context) (Counters, error) {
 		l.base = l.base.plus(l.last)
 	}
 	l.last = c
-	return l.base.plus(c), nil
+	return l.base.plus(c).plus(passed), nil
 }
 
 // Spoofed reads how many packets from hib0 were dropped for what they claimed.

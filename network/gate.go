@@ -66,6 +66,11 @@ func (l *Link) SetGate(ctx context.Context, g Gate) error {
 		return fmt.Errorf("gate: no such position: %s", g.Position)
 	}
 	g = g.normal()
+	if g.Position != GateOpen {
+		if err := l.fast.closing(); err != nil {
+			return fmt.Errorf("set gate %s: %w", g.Position, err)
+		}
+	}
 	if err := l.writeGate(ctx, g, false); err != nil {
 		// Something of ours was changed to what can't be brought back in place.
 		if again := l.writeGate(ctx, g, true); again != nil {
@@ -75,7 +80,18 @@ func (l *Link) SetGate(ctx context.Context, g Gate) error {
 	l.mu.Lock()
 	l.gate = g
 	l.mu.Unlock()
-	return nil
+	return l.followGate(ctx, g)
+}
+
+// followGate lets packets take the fast path when the gate is open.
+func (l *Link) followGate(ctx context.Context, g Gate) error {
+	if g.Position != GateOpen {
+		return nil
+	}
+	if err := l.heedObstacles(ctx); err != nil {
+		return err
+	}
+	return l.fast.opened()
 }
 
 func (l *Link) writeGate(ctx context.Context, g Gate, anew bool) error {

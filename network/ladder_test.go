@@ -15,7 +15,7 @@ import (
 	"github.com/hibernate-runtime/hibernate/network"
 )
 
-var rungNames = []string{"link", "inner", "route", "neighbour", "gate", "policy", "netstack", "accepts"}
+var rungNames = []string{"link", "inner", "route", "neighbour", "gate", "policy", "fast path", "netstack", "accepts"}
 
 func TestLadderWhenAllIsWell(t *testing.T) {
 	_, l, _ := awake(t)
@@ -150,17 +150,17 @@ func TestLadderNamesAndMends(t *testing.T) {
 func TestLadderTellsOfTheSandbox(t *testing.T) {
 	_, l, s := awake(t)
 	rungs := l.Check(t.Context(), []uint16{closedPort})
-	if r := rungs[7]; r.OK || !strings.Contains(r.Detail, "refused") {
+	if r := rungs[8]; r.OK || !strings.Contains(r.Detail, "refused") {
 		t.Errorf("nobody listens: %+v", r)
 	}
-	if r := rungs[6]; !r.OK {
+	if r := rungs[7]; !r.OK {
 		t.Errorf("netstack answers: %+v", r)
 	}
 	s.freeze()
 	defer s.thaw()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	for _, r := range l.Check(ctx, []uint16{echoPort})[6:] {
+	for _, r := range l.Check(ctx, []uint16{echoPort})[7:] {
 		if r.OK || r.Repaired || r.Detail == "" {
 			t.Errorf("a dead sandbox: %+v", r)
 		}
@@ -173,7 +173,7 @@ func TestLadderIsNotSeenByTheWorkload(t *testing.T) {
 	ln := inside(t, s.ns, func() (net.Listener, error) { return net.Listen("tcp4", ":7200") })
 	defer ln.Close()
 	for range 5 {
-		if r := l.Check(t.Context(), []uint16{7200})[7]; !r.OK {
+		if r := l.Check(t.Context(), []uint16{7200})[8]; !r.OK {
 			t.Fatalf("%+v", r)
 		}
 	}

@@ -17,6 +17,7 @@ type Link struct {
 	pod, inner *side
 	attachment *Attachment
 	found      record // P's own sysctls as they were; set by Open
+	fast       fastPath
 
 	mu   sync.Mutex // guards the below
 	gate Gate       // as last set
@@ -28,6 +29,7 @@ type Link struct {
 type Options struct {
 	Pod, Inner string // paths; opened once, and kept
 	Attachment *Attachment
+	NoFastPath bool // all packets go through P's own stack
 }
 
 // Open makes the link, or adopts one that another process left, mending what is
@@ -43,6 +45,9 @@ func Open(ctx context.Context, o Options) (*Link, error) {
 		return nil, ErrNoIPv4
 	}
 	l := &Link{attachment: o.Attachment}
+	if o.NoFastPath {
+		l.fast.refused = "switched off"
+	}
 	err := l.open(ctx, o)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open link of %s: %w", o.Pod, err), l.Close())
@@ -102,8 +107,13 @@ func (l *Link) adoptGate(ctx context.Context) error {
 	l.mu.Lock()
 	l.gate = g
 	l.mu.Unlock()
+	if l.checkNeighbour() == nil {
+		if err := l.fast.nowConnected(); err != nil {
+			return err
+		}
+	}
 	if l.checkGate(ctx) == nil {
-		return nil
+		return l.followGate(ctx, g)
 	}
 	return l.SetGate(ctx, g)
 }
@@ -123,9 +133,9 @@ func (l *Link) Dial(ctx context.Context, client netip.AddrPort, port uint16) (*n
 	return Dial(ctx, l.pod.ns, client, netip.AddrPortFrom(l.Address(), port))
 }
 
-// Close gives the descriptors up and changes nothing.
+// Close gives the descriptors up. It changes nothing but that the fast path is gone with them.
 func (l *Link) Close() error {
-	var errs []error
+	errs := []error{l.fast.close()}
 	for _, s := range []*side{l.pod, l.inner} {
 		if s != nil {
 			errs = append(errs, s.close())

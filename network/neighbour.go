@@ -74,7 +74,7 @@ func (l *Link) Connect(ctx context.Context) error {
 			return fmt.Errorf("connect: neighbour %s: %w", a, err)
 		}
 	}
-	return nil
+	return l.fast.nowConnected()
 }
 
 // Disconnect takes the neighbour away: from now on the kernel keeps what goes to
@@ -82,6 +82,9 @@ func (l *Link) Connect(ctx context.Context) error {
 func (l *Link) Disconnect(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
+	}
+	if err := l.fast.disconnected(); err != nil {
+		return fmt.Errorf("disconnect: %w", err)
 	}
 	outer, err := l.outer()
 	if err != nil {

@@ -13,7 +13,9 @@ import (
 // Remove undoes all that Open did to P, and takes the link out of I. P is as it
 // was found, and may go on living. It does as much as it can, and is idempotent.
 // The Link is of no use afterwards but to be closed.
-func (l *Link) Remove(ctx context.Context) error { return undo(ctx, l.pod) }
+func (l *Link) Remove(ctx context.Context) error {
+	return errors.Join(l.fast.close(), undo(ctx, l.pod))
+}
 
 // Remove does the same by path, without a Link; a P that is gone is no error.
 // It is to be called before I goes, which takes hib0 and with it the note of

@@ -1,0 +1,226 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+)
+
+// fastPath is the way past P's stack: while the gate is open and the sandbox connected, programs at both of P's wires move
+// the packets that are plainly the sandbox's; see fastprogram.go. They are held by this process's descriptors: with it
+// they go, and P's own way is left, which carries everything at any time.
+//
+// A program does nothing while its bit of the switch is off. Bits go off before the gate closes or the neighbour goes,
+// and on after: so no packet passes a gate that is closed.
+type fastPath struct {
+	mu sync.Mutex // guards the below
+
+	maps     *fastMaps
+	programs *fastPrograms // nil: not attached
+	refused  string        // why the kernel has none; it is not asked again
+	obstacle string        // what in P forbids it at present
+
+	generation uint32 // of P's nft rules, when they were last looked through
+	open       bool   // the gate
+	connected  bool   // the neighbour
+}
+
+// switches are an array of one, so that the programs reach it without a call; counts, too.
+type fastMaps struct{ switches, counts, hops *ebpf.Map }
+
+func newFastMaps() (*fastMaps, error) {
+	m := &fastMaps{}
+	for _, one := range []struct {
+		at   **ebpf.Map
+		spec ebpf.MapSpec
+	}{
+		{&m.switches, ebpf.MapSpec{Name: "hibernate_gate", Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1}},
+		{&m.counts, ebpf.MapSpec{Name: "hibernate_use", Type: ebpf.Array, KeySize: 4, ValueSize: countsSize, MaxEntries: 1}},
+		{&m.hops, ebpf.MapSpec{Name: "hibernate_hops", Type: ebpf.LRUHash, KeySize: hopKeySize, ValueSize: hopSize, MaxEntries: hopsAtMost}},
+	} {
+		var err error
+		if *one.at, err = ebpf.NewMap(&one.spec); err != nil {
+			return nil, errors.Join(err, m.close())
+		}
+	}
+	return m, nil
+}
+
+func (m *fastMaps) close() error {
+	return errors.Join(m.switches.Close(), m.counts.Close(), m.hops.Close())
+}
+
+// fastPrograms are the three, at the interfaces with these indexes.
+type fastPrograms struct {
+	primary, outer, inner int
+	links                 []link.Link
+}
+
+func (p *fastPrograms) close() error {
+	var errs []error
+	for _, l := range p.links {
+		errs = append(errs, l.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// wanted is what the switch is to be.
+func (f *fastPath) wanted() (bits uint32) {
+	if !f.open || f.programs == nil || f.obstacle != "" {
+		return 0
+	}
+	bits = switchOutward
+	if f.connected {
+		bits |= switchInward
+	}
+	return bits
+}
+
+// set changes what the switch follows, and the switch.
+func (f *fastPath) set(change func()) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change()
+	if f.maps == nil {
+		return nil
+	}
+	if err := f.maps.switches.Put(uint32(0), f.wanted()); err != nil {
+		return fmt.Errorf("switch the fast path: %w", err)
+	}
+	return nil
+}
+
+// closing is to come before the gate closes, opened after it is open; so for the neighbour.
+func (f *fastPath) closing() error      { return f.set(func() { f.open = false }) }
+func (f *fastPath) opened() error       { return f.set(func() { f.open = true }) }
+func (f *fastPath) disconnected() error { return f.set(func() { f.connected = false }) }
+func (f *fastPath) nowConnected() error { return f.set(func() { f.connected = true }) }
+
+// counted is what passed so far.
+func (f *fastPath) counted() (Counters, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.maps == nil {
+		return Counters{}, nil
+	}
+	var v [countsSize / 8]uint64
+	if err := f.maps.counts.Lookup(uint32(0), &v); err != nil {
+		return Counters{}, fmt.Errorf("read the fast path's counters: %w", err)
+	}
+	in, out := v[countsInward/8:], v[countsOutward/8:]
+	return Counters{in[0], in[1]}.plus(Counters{out[0], out[1]}), nil
+}
+
+// close takes the programs away; packets go P's way.
+func (f *fastPath) close() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var errs []error
+	if f.programs != nil {
+		errs = append(errs, f.programs.close())
+	}
+	if f.maps != nil {
+		errs = append(errs, f.maps.close())
+	}
+	f.programs, f.maps = nil, nil
+	return errors.Join(errs...)
+}
+
+// FastPath is "" while packets of an open gate pass P's stack by, and else the reason why they go through it.
+func (l *Link) FastPath() string {
+	f := &l.fast
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case f.refused != "":
+		return f.refused
+	case f.obstacle != "":
+		return f.obstacle
+	case f.programs == nil:
+		return "not in place"
+	}
+	return ""
+}
+
+// checkFast tells what is wrong with the fast path. That there is none for a reason is not wrong.
+func (l *Link) checkFast(ctx context.Context) error {
+	if err := l.heedObstacles(ctx); err != nil {
+		return err
+	}
+	at, err := l.fastPlaces()
+	if err != nil {
+		return err
+	}
+	f := &l.fast
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.refused != "" {
+		return nil
+	}
+	if f.programs == nil {
+		return errors.New("the fast path's programs are not in place")
+	}
+	if p := f.programs; p.primary != at.primary || p.outer != at.outer || p.inner != at.inner {
+		return errors.New("the fast path's programs are at interfaces that are gone")
+	}
+	for _, one := range f.programs.links {
+		if info, err := one.Info(); err != nil {
+			return fmt.Errorf("the fast path: %w", err)
+		} else if info.TCX() == nil || info.TCX().Ifindex == 0 {
+			return errors.New("a program of the fast path was taken off its interface")
+		}
+	}
+	var bits uint32
+	if err := f.maps.switches.Lookup(uint32(0), &bits); err != nil {
+		return fmt.Errorf("the fast path's switch: %w", err)
+	}
+	if bits != f.wanted() {
+		return fmt.Errorf("the fast path's switch is %d, not %d", bits, f.wanted())
+	}
+	return nil
+}
+
+// repairFast puts the programs in place. A kernel that refuses them is no error: P's way is as good, but slower.
+func (l *Link) repairFast() error {
+	at, err := l.fastPlaces()
+	if err != nil {
+		return err
+	}
+	f := &l.fast
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.refused != "" {
+		return nil
+	}
+	if f.programs != nil {
+		if err := f.programs.close(); err != nil {
+			return err
+		}
+		f.programs = nil
+	}
+	if err := f.attach(l, at); err != nil {
+		f.refused = fmt.Sprintf("the kernel refused it: %v", err)
+		return nil
+	}
+	return f.maps.switches.Put(uint32(0), f.wanted())
+}
+
+// fastPlaces finds the interfaces that programs belong to.
+func (l *Link) fastPlaces() (*fastPrograms, error) {
+	outer, inner, err := l.ends()
+	if err != nil {
+		return nil, err
+	}
+	primary, err := l.pod.link(l.attachment.Interface)
+	if err != nil {
+		return nil, err
+	}
+	if primary == nil || outer == nil || inner == nil {
+		return nil, errors.New("an interface of the fast path is missing")
+	}
+	return &fastPrograms{primary: primary.Attrs().Index, outer: outer.Attrs().Index, inner: inner.Attrs().Index}, nil
+}
