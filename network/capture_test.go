@@ -105,6 +105,10 @@ func TestCaptureReadsPortMappingsFromCNI(t *testing.T) {
 	if got := mapped(); got != 0 {
 		t.Fatalf("somebody else's mapping: %d", got)
 	}
+	entry("before", w.pod, "10.99.0.9/24", 2)
+	if got := mapped(); got != 0 {
+		t.Fatalf("that of a pod which had the path before: %d", got)
+	}
 	entry("byaddress", "/proc/2/ns/net", "10.99.0.2/24", 8080)
 	if got := mapped(); got != 8080 {
 		t.Fatalf("by address: %d", got)

@@ -10,7 +10,9 @@ import (
 )
 
 // cachedPortMappings looks for the pod in what CNI's library caches of its last
-// ADD. The pod is known by its namespace's path, else by its address.
+// ADD. The pod is known by its address; of several entries with that address,
+// by its namespace's path too. The path alone doesn't tell: one by a process's
+// number may be that of a pod before, whose entry nobody has removed.
 func cachedPortMappings(dir, podNS string, a *Attachment) []PortMapping {
 	list, err := libcni.NewCNIConfigWithCacheDir(nil, dir, nil).GetCachedAttachments("")
 	if err != nil {
@@ -18,13 +20,13 @@ func cachedPortMappings(dir, podNS string, a *Attachment) []PortMapping {
 	}
 	var byAddress []PortMapping
 	for _, c := range list {
-		if c.IfName != a.Interface {
+		if c.IfName != a.Interface || !cachedResultHas(dir, c, a) {
 			continue
 		}
 		if c.NetNS == podNS {
 			return portMappings(c.CapabilityArgs)
 		}
-		if byAddress == nil && cachedResultHas(dir, c, a) {
+		if byAddress == nil {
 			byAddress = portMappings(c.CapabilityArgs)
 		}
 	}
