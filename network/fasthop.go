@@ -7,101 +7,146 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// How long a next hop is used before the kernel is asked again. It is the kernel that looks after its neighbours: the
-// packet which asks goes its way, and so has it probe one that was silent.
+// How long a next hop is used before the kernel is asked again. The packet that asks goes P's way, so it is the kernel
+// that looks after its neighbours, and has one probed that was silent.
 const hopAge = time.Second
 
-// struct bpf_fib_lookup of linux/bpf.h, and where it lies on the stack.
+// A hop is until when it may be used, the first twelve bytes of a frame to it, and the longest IP packet that it takes.
 const (
-	fibSize, fibIndex, fibSource, fibDestination, fibOwnMAC, fibNextMAC = 64, 8, 16, 32, 52, 58
+	hopKeySize, hopSize   = 4, 24
+	hopMACs, hopMTU       = 8, 20
+	hopsAtMost            = 256
+	fibSize               = 64 // struct bpf_fib_lookup of linux/bpf.h
+	fibLength, fibIndex   = 6, 8
+	fibFrom, fibTo        = 16, 32
+	fibOwnMAC, fibNextMAC = 52, 58
+	fibTooLong            = 8 // BPF_FIB_LKUP_RET_FRAG_NEEDED
 
-	onStackNow = -8
-	onStackKey = -12
-	onStackHop = onStackKey - 4 - hopSize
-	onStackFIB = onStackHop - fibSize
-	hopSize    = 24 // until when, the frame's first twelve bytes, four of nothing
-	hopMACs    = 8
-	hopKeySize = 4
-	hopsAtMost = 256
+	stackNow = -8
+	stackKey = stackNow - 4
+	stackHop = stackKey - 4 - hopSize
+	stackFIB = stackHop - fibSize
 )
 
-// toNextHop sends the frame out of the pod's interface. For whom it is was asked within the last second, or is asked now:
-// whatever P would not simply forward there, goes the slow way.
+// toNextHop sends the frame out of the pod's interface. To whom, is known of the last second; a packet for which it isn't
+// asks, and goes the slow way. So does what P would not simply forward there.
 func (s *fastSpec) toNextHop() asm.Instructions {
 	const ask = "ask"
 	return join(
 		asm.Instructions{
 			asm.LoadMem(asm.R1, asm.R7, atDestination, asm.Word),
-			asm.StoreMem(asm.RFP, onStackKey, asm.R1, asm.Word),
+			asm.StoreMem(asm.RFP, stackKey, asm.R1, asm.Word),
 			asm.FnKtimeGetCoarseNs.Call(),
-			asm.StoreMem(asm.RFP, onStackNow, asm.R0, asm.DWord),
+			asm.StoreMem(asm.RFP, stackNow, asm.R0, asm.DWord),
 			asm.LoadMapPtr(asm.R1, s.hops.FD()),
 			asm.Mov.Reg(asm.R2, asm.RFP),
-			asm.Add.Imm(asm.R2, onStackKey),
+			asm.Add.Imm(asm.R2, stackKey),
 			asm.FnMapLookupElem.Call(),
 			asm.JEq.Imm(asm.R0, 0, ask),
 			asm.LoadMem(asm.R1, asm.R0, 0, asm.DWord),
-			asm.LoadMem(asm.R2, asm.RFP, onStackNow, asm.DWord),
+			asm.LoadMem(asm.R2, asm.RFP, stackNow, asm.DWord),
 			asm.JGE.Reg(asm.R2, asm.R1, ask),
 		},
+		fits(),
 		copyWords(asm.R7, 0, asm.R0, hopMACs, 3),
 		s.count("counted", countsOutward),
 		asm.Instructions{asm.Mov.Imm(asm.R1, int32(s.primary)), asm.Mov.Imm(asm.R2, 0), asm.FnRedirect.Call(), asm.Return()},
 		s.askKernel(ask),
-		s.count("counted, too", countsOutward),
-		asm.Instructions{
-			asm.Mov.Imm(asm.R1, int32(s.primary)), asm.Mov.Imm(asm.R2, 0), asm.Mov.Imm(asm.R3, 0), asm.Mov.Imm(asm.R4, 0),
-			asm.FnRedirectNeigh.Call(), asm.Return(),
-		},
+		asm.Instructions{asm.Ja.Label(toSlow)},
 	)
 }
 
-func (s *fastSpec) askKernel(label string) asm.Instructions {
-	out := asm.Instructions{asm.Mov.Imm(asm.R1, 0).WithSymbol(label)}
-	for at := onStackFIB; at < onStackFIB+fibSize; at += 8 {
-		out = append(out, asm.StoreMem(asm.RFP, int16(at), asm.R1, asm.DWord))
+// fits keeps what is longer than the hop at R0 takes for the kernel, which says so to the sandbox.
+func fits() asm.Instructions {
+	const single, ok = "one packet", "fits"
+	return asm.Instructions{
+		asm.LoadMem(asm.R3, asm.R0, hopMTU, asm.Word),
+		asm.LoadMem(asm.R1, asm.R6, skbGSO, asm.Word),
+		asm.JEq.Imm(asm.R1, 0, single),
+		asm.LoadMem(asm.R2, asm.R7, atProtocol, asm.Byte),
+		asm.JNE.Imm(asm.R2, unix.IPPROTO_TCP, toSlow),
+		asm.Mov.Reg(asm.R2, asm.R7),
+		asm.Add.Imm(asm.R2, endTCP),
+		asm.JGT.Reg(asm.R2, asm.R8, toSlow),
+		asm.LoadMem(asm.R2, asm.R7, atTransport+12, asm.Byte),
+		asm.RSh.Imm32(asm.R2, 4),
+		asm.LSh.Imm32(asm.R2, 2),
+		asm.Add.Reg(asm.R1, asm.R2),
+		asm.Add.Imm(asm.R1, ipv4Header),
+		asm.JGT.Reg(asm.R1, asm.R3, toSlow),
+		asm.Ja.Label(ok),
+		asm.LoadMem(asm.R1, asm.R6, skbLen, asm.Word).WithSymbol(single),
+		asm.Sub.Imm(asm.R1, ethernetHeader),
+		asm.JGT.Reg(asm.R1, asm.R3, toSlow),
+		asm.Mov.Reg(asm.R1, asm.R3).WithSymbol(ok),
 	}
-	out = append(out,
-		asm.StoreImm(asm.RFP, onStackFIB, unix.AF_INET, asm.Byte),
-		asm.LoadMem(asm.R1, asm.R7, atProtocol, asm.Byte),
-		asm.StoreMem(asm.RFP, onStackFIB+1, asm.R1, asm.Byte),
-		asm.LoadMem(asm.R1, asm.R6, skbIndex, asm.Word),
-		asm.StoreMem(asm.RFP, onStackFIB+fibIndex, asm.R1, asm.Word),
+}
+
+// askKernel asks twice: with a packet that no route takes for the longest which it takes, and then for the hop.
+func (s *fastSpec) askKernel(label string) asm.Instructions {
+	return join(
+		asm.Instructions{asm.Mov.Imm(asm.R1, 0).WithSymbol(label)},
+		s.lookUp(0xffff),
+		asm.Instructions{
+			asm.JNE.Imm(asm.R0, fibTooLong, toSlow),
+			asm.LoadMem(asm.R1, asm.RFP, stackFIB+fibLength, asm.Half),
+			asm.StoreMem(asm.RFP, stackHop+hopMTU, asm.R1, asm.Word),
+		},
+		s.lookUp(0),
+		asm.Instructions{
+			asm.JNE.Imm(asm.R0, 0, toSlow),
+			asm.LoadMem(asm.R1, asm.RFP, stackFIB+fibIndex, asm.Word),
+			asm.JNE.Imm(asm.R1, int32(s.primary), toSlow),
+		},
+		s.remember(),
 	)
-	out = append(out, copyWords(asm.RFP, onStackFIB+fibSource, asm.R7, atSource, 1)...)
-	out = append(out, copyWords(asm.RFP, onStackFIB+fibDestination, asm.R7, atDestination, 1)...)
-	out = append(out,
-		asm.Mov.Reg(asm.R1, asm.R6),
-		asm.Mov.Reg(asm.R2, asm.RFP),
-		asm.Add.Imm(asm.R2, onStackFIB),
-		asm.Mov.Imm(asm.R3, fibSize),
-		asm.Mov.Imm(asm.R4, 0),
-		asm.FnFibLookup.Call(),
-		asm.JNE.Imm(asm.R0, 0, toSlow),
-		asm.LoadMem(asm.R1, asm.RFP, onStackFIB+fibIndex, asm.Word),
-		asm.JNE.Imm(asm.R1, int32(s.primary), toSlow),
+}
+
+// lookUp leaves the answer in R0 and on the stack.
+func (s *fastSpec) lookUp(length int64) asm.Instructions {
+	out := asm.Instructions{asm.Mov.Imm(asm.R1, 0)}
+	for at := int16(stackFIB); at < stackFIB+fibSize; at += 8 {
+		out = append(out, asm.StoreMem(asm.RFP, at, asm.R1, asm.DWord))
+	}
+	return join(out,
+		asm.Instructions{
+			asm.StoreImm(asm.RFP, stackFIB, unix.AF_INET, asm.Byte),
+			asm.StoreImm(asm.RFP, stackFIB+fibLength, length, asm.Half),
+			asm.LoadMem(asm.R1, asm.R7, atProtocol, asm.Byte),
+			asm.StoreMem(asm.RFP, stackFIB+1, asm.R1, asm.Byte),
+			asm.LoadMem(asm.R1, asm.R6, skbIndex, asm.Word),
+			asm.StoreMem(asm.RFP, stackFIB+fibIndex, asm.R1, asm.Word),
+		},
+		copyWords(asm.RFP, stackFIB+fibFrom, asm.R7, atSource, 1),
+		copyWords(asm.RFP, stackFIB+fibTo, asm.R7, atDestination, 1),
+		asm.Instructions{
+			asm.Mov.Reg(asm.R1, asm.R6),
+			asm.Mov.Reg(asm.R2, asm.RFP),
+			asm.Add.Imm(asm.R2, stackFIB),
+			asm.Mov.Imm(asm.R3, fibSize),
+			asm.Mov.Imm(asm.R4, 0),
+			asm.FnFibLookup.Call(),
+		},
 	)
-	return append(out, s.remember()...)
 }
 
 // remember keeps the answer. That there is no room for it would do no harm.
 func (s *fastSpec) remember() asm.Instructions {
 	out := asm.Instructions{
-		asm.LoadMem(asm.R1, asm.RFP, onStackNow, asm.DWord),
+		asm.LoadMem(asm.R1, asm.RFP, stackNow, asm.DWord),
 		asm.Add.Imm(asm.R1, int32(hopAge)),
-		asm.StoreMem(asm.RFP, onStackHop, asm.R1, asm.DWord),
-		asm.StoreImm(asm.RFP, onStackHop+hopMACs+12, 0, asm.Word),
+		asm.StoreMem(asm.RFP, stackHop, asm.R1, asm.DWord),
 	}
-	for i := range int16(3) {
-		out = append(out, copyHalf(onStackHop+hopMACs+2*i, onStackFIB+fibNextMAC+2*i)...)
-		out = append(out, copyHalf(onStackHop+hopMACs+6+2*i, onStackFIB+fibOwnMAC+2*i)...)
+	for i := int16(0); i < 6; i += 2 {
+		out = append(out, copyHalf(stackHop+hopMACs+i, stackFIB+fibNextMAC+i)...)
+		out = append(out, copyHalf(stackHop+hopMACs+6+i, stackFIB+fibOwnMAC+i)...)
 	}
 	return append(out,
 		asm.LoadMapPtr(asm.R1, s.hops.FD()),
 		asm.Mov.Reg(asm.R2, asm.RFP),
-		asm.Add.Imm(asm.R2, onStackKey),
+		asm.Add.Imm(asm.R2, stackKey),
 		asm.Mov.Reg(asm.R3, asm.RFP),
-		asm.Add.Imm(asm.R3, onStackHop),
+		asm.Add.Imm(asm.R3, stackHop),
 		asm.Mov.Imm(asm.R4, 0),
 		asm.FnMapUpdateElem.Call(),
 	)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -27,6 +28,8 @@ type fastPath struct {
 	generation uint32 // of P's nft rules, when they were last looked through
 	open       bool   // the gate
 	connected  bool   // the neighbour
+
+	told atomic.Pointer[string] // what FastPath says; nil: nothing yet
 }
 
 // switches are an array of one, so that the programs reach it without a call; counts, too.
@@ -85,6 +88,7 @@ func (f *fastPath) set(change func()) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	change()
+	f.tell()
 	if f.maps == nil {
 		return nil
 	}
@@ -127,23 +131,33 @@ func (f *fastPath) close() error {
 		errs = append(errs, f.maps.close())
 	}
 	f.programs, f.maps = nil, nil
+	f.tell()
 	return errors.Join(errs...)
 }
 
-// FastPath is "" while packets of an open gate pass P's stack by, and else the reason why they go through it.
-func (l *Link) FastPath() string {
-	f := &l.fast
-	f.mu.Lock()
-	defer f.mu.Unlock()
+// tell keeps the reason for who asks. The caller holds f.mu.
+func (f *fastPath) tell() {
+	why := ""
 	switch {
 	case f.refused != "":
-		return f.refused
+		why = f.refused
 	case f.obstacle != "":
-		return f.obstacle
+		why = f.obstacle
 	case f.programs == nil:
-		return "not in place"
+		why = notInPlace
 	}
-	return ""
+	f.told.Store(&why)
+}
+
+const notInPlace = "not in place"
+
+// FastPath is "" while packets of an open gate pass P's stack by, and else the reason why they go through it. It waits for
+// nothing.
+func (l *Link) FastPath() string {
+	if why := l.fast.told.Load(); why != nil {
+		return *why
+	}
+	return notInPlace
 }
 
 // checkFast tells what is wrong with the fast path. That there is none for a reason is not wrong.
@@ -193,6 +207,7 @@ func (l *Link) repairFast() error {
 	f := &l.fast
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	defer f.tell()
 	if f.refused != "" {
 		return nil
 	}

@@ -45,7 +45,6 @@ const (
 // fastSpec is what the programs are made for.
 type fastSpec struct {
 	addresses              []netip.Addr
-	mtu                    int
 	primary, outer         int // indexes in P
 	switches, counts, hops *ebpf.Map
 }
@@ -85,7 +84,6 @@ func (s *fastSpec) outward() asm.Instructions {
 			asm.LoadMem(asm.R1, asm.R7, atDestination, asm.Word),
 			asm.JEq.Imm32(asm.R1, address32(gateway4), toSlow),
 		},
-		s.fits(),
 		transport(join(toProxy, notOfSocket(), after)),
 		s.toNextHop(),
 		slow(),
@@ -123,20 +121,6 @@ func (s *fastSpec) recognise(bit uint32, offset int16) asm.Instructions {
 		out = append(out, asm.JEq.Imm32(asm.R1, address32(a), ours))
 	}
 	return append(out, asm.Ja.Label(toSlow), asm.Mov.Imm(asm.R9, 0).WithSymbol(ours))
-}
-
-// fits keeps what is longer than the interface takes for the kernel, which says so to the sandbox.
-func (s *fastSpec) fits() asm.Instructions {
-	const single, ok = "one segment", "fits"
-	return asm.Instructions{
-		asm.LoadMem(asm.R1, asm.R6, skbGSO, asm.Word),
-		asm.JEq.Imm(asm.R1, 0, single),
-		asm.JGT.Imm(asm.R1, int32(s.mtu-ipv4Header-shortestTCP), toSlow),
-		asm.Ja.Label(ok),
-		asm.LoadMem(asm.R1, asm.R6, skbLen, asm.Word).WithSymbol(single),
-		asm.JGT.Imm(asm.R1, int32(s.mtu+ethernetHeader), toSlow),
-		asm.Mov.Imm(asm.R9, 0).WithSymbol(ok),
-	}
 }
 
 // transport sets R9 as ruleset.activity counts. Segments have to pass check.

@@ -58,6 +58,15 @@ const (
 	StopExit   StopPolicy = "exit"   // end with status 143, without a wake
 )
 
+// FastPath says whether packets may pass the stack of the pod's namespace.
+type FastPath string
+
+// The fast paths.
+const (
+	FastPathAuto FastPath = "auto" // where the kernel has it, and nobody else's rules are in the way
+	FastPathOff  FastPath = "off"
+)
+
 // LogFormat is the form of hibernated's log.
 type LogFormat string
 
@@ -75,6 +84,7 @@ type Config struct {
 	RunscFlags              []string
 	RunscTimeout            time.Duration
 	AllowNetAdmin           bool
+	FastPath                FastPath
 	MinFreeDisk             uint64 // bytes
 
 	Mode             Mode

@@ -67,6 +67,12 @@ func runtimeKeys() []Key {
 			field: func(c *Config) *bool { return &c.AllowNetAdmin },
 			doc:   "Lets a workload with CAP_NET_ADMIN sleep, though what it changed in its network may be lost.",
 		}.key(),
+		setting[FastPath]{
+			name: "fast-path", scope: ScopeRuntime, codec: choice(FastPathAuto, FastPathOff), def: raw{"auto"},
+			field: func(c *Config) *FastPath { return &c.FastPath },
+			doc: "Whether packets of an awake workload may pass the network stack of the pod's namespace. auto: with a kernel of " +
+				"6.6 or later, while nobody else has rules or programs there; hibernatectl inspect tells a reason against it.",
+		}.key(),
 		setting[uint64]{
 			name: "min-free-disk", scope: ScopeRuntime, codec: size, def: raw{"256MiB"},
 			field: func(c *Config) *uint64 { return &c.MinFreeDisk },

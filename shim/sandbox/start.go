@@ -11,6 +11,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
+	"github.com/hibernate-runtime/hibernate/internal/config"
 	"github.com/hibernate-runtime/hibernate/internal/undo"
 	"github.com/hibernate-runtime/hibernate/network"
 	"github.com/hibernate-runtime/hibernate/shim/lifecycle"
@@ -104,7 +105,9 @@ func (w *Workload) joinNetwork(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("the pod's network: %w", err)
 	}
-	link, err := network.Open(ctx, network.Options{Pod: w.holder.namespace(), Inner: w.innerPath(), Attachment: attachment})
+	link, err := network.Open(ctx, network.Options{
+		Pod: w.holder.namespace(), Inner: w.innerPath(), Attachment: attachment, NoFastPath: w.config.FastPath == config.FastPathOff,
+	})
 	switch {
 	case errors.Is(err, network.ErrShared):
 		return w.leaveLink(ctx, reason("namespace-shared", err.Error()))

@@ -41,6 +41,9 @@ func (w *Workload) status() *shimv1.StatusResponse {
 			s.Addresses = append(s.Addresses, a.String())
 		}
 	}
+	if w.link != nil {
+		s.SlowPath = w.link.FastPath()
+	}
 	for _, c := range w.containers {
 		s.Containers = append(s.Containers, &shimv1.Container{Id: c.ID, State: c.state.String(), Execs: c.liveExecs()})
 	}

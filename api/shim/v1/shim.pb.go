@@ -630,6 +630,9 @@ type StatusResponse struct {
 	RunscVersion  string      `protobuf:"bytes,21,opt,name=runsc_version,json=runscVersion,proto3" json:"runsc_version,omitempty"`
 	MemoryBytes   uint64      `protobuf:"varint,22,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
 	Image         *string     `protobuf:"bytes,23,opt,name=image,proto3,oneof" json:"image,omitempty"` // its name; absent where the engine does not tell (ctr)
+	// Why packets go through the network stack of the pod's namespace while the gate is open; empty: they pass it, or there
+	// is no gate.
+	SlowPath      string `protobuf:"bytes,24,opt,name=slow_path,json=slowPath,proto3" json:"slow_path,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -821,6 +824,13 @@ func (x *StatusResponse) GetMemoryBytes() uint64 {
 func (x *StatusResponse) GetImage() string {
 	if x != nil && x.Image != nil {
 		return *x.Image
+	}
+	return ""
+}
+
+func (x *StatusResponse) GetSlowPath() string {
+	if x != nil {
+		return x.SlowPath
 	}
 	return ""
 }
@@ -1474,7 +1484,7 @@ const file_api_shim_v1_shim_proto_rawDesc = "" +
 	"\x02ok\x18\x02 \x01(\bR\x02ok\x12\x1a\n" +
 	"\brepaired\x18\x03 \x01(\bR\brepaired\x12\x16\n" +
 	"\x06detail\x18\x04 \x01(\tR\x06detail\"\x0f\n" +
-	"\rStatusRequest\"\xf4\x06\n" +
+	"\rStatusRequest\"\x91\a\n" +
 	"\x0eStatusResponse\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x1f\n" +
@@ -1504,7 +1514,8 @@ const file_api_shim_v1_shim_proto_rawDesc = "" +
 	"\x0fcreated_unix_ms\x18\x14 \x01(\x03R\rcreatedUnixMs\x12#\n" +
 	"\rrunsc_version\x18\x15 \x01(\tR\frunscVersion\x12!\n" +
 	"\fmemory_bytes\x18\x16 \x01(\x04R\vmemoryBytes\x12\x19\n" +
-	"\x05image\x18\x17 \x01(\tH\x01R\x05image\x88\x01\x01B\v\n" +
+	"\x05image\x18\x17 \x01(\tH\x01R\x05image\x88\x01\x01\x12\x1b\n" +
+	"\tslow_path\x18\x18 \x01(\tR\bslowPathB\v\n" +
 	"\t_identityB\b\n" +
 	"\x06_image\"G\n" +
 	"\tContainer\x12\x0e\n" +

@@ -27,7 +27,7 @@ func printFacts(out io.Writer, w *daemonv1.Workload, now time.Time) error {
 		{"Snapshot", snapshot(s)},
 		{"Addresses", strings.Join(s.GetAddresses(), ", ")},
 		{"Ports", portList(s.GetPorts())},
-		{"Gate", s.GetGate()},
+		{"Gate", gate(s)},
 		{"Slept / woken", fmt.Sprintf("%d / %d times", s.GetHibernations(), s.GetWakes())},
 		{"Age", ago(now, s.GetCreatedUnixMs())},
 		{"Processes", fmt.Sprintf("holder %d, sandbox %s", s.GetHolderPid(), pid(s.GetSandboxPid()))},
@@ -38,6 +38,14 @@ func printFacts(out io.Writer, w *daemonv1.Workload, now time.Time) error {
 		}
 	}
 	return t.flush()
+}
+
+// gate tells why it is the slower way that is open.
+func gate(s *shimv1.StatusResponse) string {
+	if s.GetGate() != "open" || s.GetSlowPath() == "" {
+		return s.GetGate()
+	}
+	return "open, through the pod's network stack: " + s.GetSlowPath()
 }
 
 func snapshot(s *shimv1.StatusResponse) string {
