@@ -42,6 +42,17 @@ func (o *ours) download(ctx context.Context, mib int) (float64, error) {
 	return float64(mib) / time.Since(began).Seconds(), err
 }
 
+// open asks n times over a connection of its own each, one after the other, and returns how many there were a second.
+func (o *ours) open(ctx context.Context, n int) (float64, error) {
+	began := time.Now()
+	for range n {
+		if _, err := o.client.once(ctx, o.address); err != nil {
+			return 0, err
+		}
+	}
+	return float64(n) / time.Since(began).Seconds(), nil
+}
+
 // requests asks over a few established connections for a while, and returns the rate and the 99th percentile in ms.
 func (o *ours) requests(ctx context.Context, lasting time.Duration) (rate, p99 float64, err error) {
 	g, ctx := errgroup.WithContext(ctx)

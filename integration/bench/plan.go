@@ -22,6 +22,7 @@ type plan struct {
 	pairs      int // of the steady path
 	download   int // MiB of one of them
 	loadMillis int // of requests, in one of them
+	opened     int // connections that one of them opens, one after the other
 }
 
 // tailSize is the heap, in MiB, where more is measured than medians of wakes.
@@ -31,12 +32,12 @@ var (
 	full = plan{
 		sizes: []int{16, 128, 512, 1024}, rounds: 20, tail: 200, cold: 20, written: 10, four: 20, asleep: 3, cycles: 50,
 		answers: 3, trues: 15, memory: 3,
-		pairs: 15, download: 512, loadMillis: 1000,
+		pairs: 15, download: 512, loadMillis: 1000, opened: 500,
 	}
 	quick = plan{
 		sizes: []int{16, 128, 512}, rounds: 7, tail: 40, cold: 5, written: 3, four: 5, asleep: 1, cycles: 50,
 		answers: 1, trues: 5, memory: 1,
-		pairs: 11, download: 128, loadMillis: 500,
+		pairs: 11, download: 128, loadMillis: 500, opened: 250,
 	}
 )
 
