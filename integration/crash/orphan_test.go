@@ -38,7 +38,7 @@ func TestShimKilledWithClients(t *testing.T) {
 	}{
 		"asleep":              {"", true},
 		"in a wake":           {"boot", true},
-		"in a wake, restored": {"open", false},
+		"in a wake, restored": {"restore", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
