@@ -146,6 +146,9 @@ func (w *World) warmNetwork(ctx context.Context) error {
 		return err
 	}
 	conf := w.runtimeConf(id, pod)
+	if w.options.Published {
+		conf.CapabilityArgs = map[string]any{"portMappings": []map[string]any{{"hostPort": 1, "containerPort": 1, "protocol": "tcp"}}}
+	}
 	if _, err := cni.AddNetworkList(ctx, list, conf); err != nil {
 		return err
 	}

@@ -16,6 +16,9 @@ type Options struct {
 	Daemon bool
 	// Bare leaves containerd and CNI out: the test plays containerd. Containerd can be started later.
 	Bare bool
+	// Published says that ports of the node will be published by CNI: the chains that all such ports share are made
+	// beforehand, as the others are.
+	Published bool
 	// Settings are keys of the hibernate configuration, in TOML's form on the right: {"idle-timeout": `"2s"`}. They come
 	// after the world's own run-dir, data-dir and runsc, and replace them.
 	Settings map[string]string

@@ -55,10 +55,10 @@ func testEvents(t *testing.T, n *node) {
 
 // Each OCI hook runs once, whatever sleeps come between, and is told the holder's pid.
 func testHooks(t *testing.T, n *node) {
-	n.imported("testserver")
 	record := filepath.Join(n.Dir, "hooks")
-	config := n.withHooks("hooked", record)
-	n.must("run", "--runtime", harness.Runtime, "--runtime-config-path", n.ConfigFile(), "--detach", "--config", config, "hooked")
+	if err := n.RunBundle(n.context(), n.hooked("hooked", record)); err != nil {
+		t.Fatal(err)
+	}
 	task, err := n.Task(n.context(), "hooked")
 	if err != nil {
 		t.Fatal(err)
@@ -102,38 +102,27 @@ func testHooks(t *testing.T, n *node) {
 	}
 }
 
-// withHooks writes a configuration for `ctr run --config`: the image's files, with hooks that write to record.
-func (n *node) withHooks(id, record string) string {
+// hooked is a bundle with hooks that write to record.
+func (n *node) hooked(id, record string) harness.Bundle {
 	n.t.Helper()
-	rootfs := filepath.Join(n.Dir, id+"-rootfs")
-	if err := os.Mkdir(rootfs, 0o755); err != nil {
-		n.t.Fatal(err)
-	}
-	n.must("images", "mount", "--rw", harness.Reference("testserver"), rootfs)
-	n.t.Cleanup(func() { n.must("images", "unmount", "--rm", rootfs) })
-	dump := filepath.Join(n.Dir, id+".json")
-	n.must("containers", "create", "--runtime", harness.Runtime, harness.Reference("testserver"), id+"-model", "sh", "-c", "while :; do sleep 1; done")
-	info := n.must("containers", "info", "--spec", id+"-model")
-	n.must("containers", "delete", id+"-model")
-	var spec specs.Spec
-	if err := json.Unmarshal([]byte(info), &spec); err != nil {
-		n.t.Fatal(err)
-	}
 	hook := func(name string) []specs.Hook {
 		script := "{ printf '" + name + " '; tr -d '\\n'; echo; } >> " + record
 		return []specs.Hook{{Path: "/bin/sh", Args: []string{"sh", "-c", script}}}
 	}
-	spec.Root.Path = rootfs
-	spec.Hooks = &specs.Hooks{
-		//lint:ignore SA1019 prestart is deprecated, and still what older engines send
-		Prestart: hook("prestart"), CreateRuntime: hook("createRuntime"), Poststart: hook("poststart"), Poststop: hook("poststop"),
-	}
-	data, err := json.Marshal(spec)
+	c := harness.Container{ID: id, Image: "testserver", Args: []string{"sh", "-c", "while :; do sleep 1; done"}}
+	b, err := n.NewBundle(n.context(), c, func(spec *specs.Spec) {
+		spec.Hooks = &specs.Hooks{
+			//lint:ignore SA1019 prestart is deprecated, and still what older engines send
+			Prestart: hook("prestart"), CreateRuntime: hook("createRuntime"), Poststart: hook("poststart"), Poststop: hook("poststop"),
+		}
+	})
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	if err := os.WriteFile(dump, data, 0o644); err != nil {
-		n.t.Fatal(err)
-	}
-	return dump
+	n.t.Cleanup(func() {
+		if err := n.RemoveBundle(n.context(), b); err != nil {
+			n.t.Error(err)
+		}
+	})
+	return b
 }

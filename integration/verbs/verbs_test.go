@@ -56,6 +56,7 @@ func TestVerbs(t *testing.T) {
 		{"shared-namespace", testSharedNamespace},
 		{"events", testEvents},
 		{"hooks", testHooks},
+		{"private", testPrivate},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.test(t, n.on(t)) })
 	}

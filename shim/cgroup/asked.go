@@ -27,7 +27,6 @@ func Asked(res *specs.LinuxResources) *specs.LinuxResources {
 		drop(&m.Swap)
 		//lint:ignore SA1019 deprecated, and still applied where the kernel has it
 		drop(&m.Kernel)
-		//lint:ignore SA1019 as above
 		drop(&m.KernelTCP)
 	})
 	clean.Pids = changed(clean.Pids, func(p *specs.LinuxPids) { drop(&p.Limit) })
