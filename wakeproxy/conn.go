@@ -34,8 +34,12 @@ func (s *server) connect(fd int, client netip.AddrPort, start time.Time, d *Drai
 	to, err := s.dial(client)
 	dial := time.Since(start)
 	if err != nil {
-		from.reset()
-		s.log.Warn("connection reset: the workload can't be reached", "port", d.Port, "client", client, "error", err)
+		s.log.Warn("connection refused: the workload can't be reached", "port", d.Port, "client", client, "error", err)
+		if d.Refused = RefusedReset; s.answer {
+			d.Refused = refuse(from.file, err)
+		} else {
+			from.reset()
+		}
 		return dial, err
 	}
 	c := &conn{client: from, workload: to, server: s}
@@ -47,9 +51,9 @@ func (s *server) connect(fd int, client netip.AddrPort, start time.Time, d *Drai
 // dial connects to the workload. Right after a wake its server may need a
 // moment, and it may have fallen asleep again.
 func (s *server) dial(client netip.AddrPort) (*side, error) {
-	ctx, cancel := context.WithTimeout(s.connCtx, s.limits.DialTimeout)
+	ctx, cancel := context.WithTimeout(s.connCtx, s.limits().DialTimeout)
 	defer cancel()
-	refusedUntil := time.Now().Add(s.limits.RefusedFor)
+	refusedUntil := time.Now().Add(s.limits().RefusedFor)
 	pause := backoff{next: 500 * time.Microsecond, last: 100 * time.Millisecond}
 	for {
 		conn, err := s.dialer.Dial(ctx, client, s.listener.port)

@@ -14,6 +14,8 @@
 //   - drain: accepting what waits, dialling the workload for each connection
 //     with the client's own address, and splicing both ways until both sides
 //     have ended.
+//   - refuse: the honest answer to a client whose workload doesn't wake: a
+//     reset, or the status 503 for what is an HTTP/1 request.
 //   - reset: a connection ended by RST instead of FIN, so that nobody takes
 //     a truncated stream for a complete one.
 //   - node: what all proxies of one process share: a limit and spare pipes.

@@ -191,7 +191,7 @@ func TestFailedWakeResetsAndGoesOn(t *testing.T) {
 		"transient, long": errors.New("busy"),
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, echo, func(o *Options) { o.Limits.WakeRetryFor = time.Nanosecond })
+			r := newRig(t, echo, func(o *Options) { o.Limits.HoldFor = 500 * time.Millisecond })
 			var fail atomic.Bool
 			fail.Store(true)
 			r.waker.wake = func(context.Context, string) error {
@@ -341,7 +341,7 @@ func TestLimitsLeaveTheRestInTheBacklog(t *testing.T) {
 					t.Errorf("client %d: %q, %v", i, got, err)
 				}
 			}
-			until(t, "all slots to be free", func() bool { return len(r.proxy.admit.workload)+len(r.proxy.admit.node) == 0 })
+			until(t, "all slots to be free", func() bool { return r.proxy.admit.workload.inUse()+r.proxy.admit.node.inUse() == 0 })
 		})
 	}
 }

@@ -19,17 +19,17 @@ type Limits struct {
 	// again, since its server may need a moment after a cold start.
 	// Default 1 s.
 	RefusedFor time.Duration
-	// WakeRetryFor is how long a failed wake is tried again before the
-	// connections that wait for it are reset. Default 1 minute; errors that
-	// are [ErrPermanent] are not tried again.
-	WakeRetryFor time.Duration
+	// HoldFor is how long connections wait for a wake, all tries together;
+	// then they are refused. Default 1 minute; errors that are
+	// [ErrPermanent] are not tried again.
+	HoldFor time.Duration
 }
 
 func (l Limits) withDefaults() Limits {
 	setDefault(&l.Connections, 8192)
 	setDefault(&l.DialTimeout, 30*time.Second)
 	setDefault(&l.RefusedFor, time.Second)
-	setDefault(&l.WakeRetryFor, time.Minute)
+	setDefault(&l.HoldFor, time.Minute)
 	return l
 }
 
@@ -43,49 +43,26 @@ func setDefault[T int | time.Duration](v *T, def T) {
 // drained at once, and spare pipes for splicing. Close releases the pipes when
 // no proxy uses the node any more.
 type Node struct {
-	slots slots
+	slots *slots
 	pipes pipePool
 }
 
 // NewNode returns a Node that admits so many connections at once; 0 means
-// 16384. Each takes two descriptors, two more while bytes pass a way.
+// 32768. Each takes two descriptors, two more while bytes pass a way.
 func NewNode(connections int) *Node {
-	setDefault(&connections, 16384)
-	return &Node{slots: make(slots, connections)}
+	setDefault(&connections, 32768)
+	return &Node{slots: newSlots(func() int { return connections })}
 }
 
 // Active returns how many connections are being drained on the node. A port
 // whose workload is being woken counts as one.
-func (n *Node) Active() int { return len(n.slots) }
+func (n *Node) Active() int { return n.slots.inUse() }
 
 // Close closes the spare pipes. Connections that still run are not touched.
 func (n *Node) Close() { n.pipes.close() }
 
-// slots is a counting semaphore; those who wait are served in order.
-type slots chan struct{}
-
-func (s slots) try() bool {
-	select {
-	case s <- struct{}{}:
-		return true
-	default:
-		return false
-	}
-}
-
-func (s slots) acquire(ctx context.Context) error {
-	select {
-	case s <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
-func (s slots) release() { <-s }
-
 // admission takes a slot of the workload, then one of the node.
-type admission struct{ workload, node slots }
+type admission struct{ workload, node *slots }
 
 func (a admission) try() bool {
 	if !a.workload.try() {

@@ -39,9 +39,18 @@ type Drained struct {
 	// workload; Took is the time from accepting to the end.
 	Dial, Took time.Duration
 	// Err is nil when both sides ended in order. The client of a connection
-	// that could not be dialled was reset, as was one whose wake failed.
+	// that could not be dialled was refused, as was one whose wake failed.
 	Err error
+	// Refused is how a client that never reached the workload was told so:
+	// RefusedReset, RefusedHTTP, or "" for all others.
+	Refused string
 }
+
+// The ways to refuse a client.
+const (
+	RefusedReset = "reset"
+	RefusedHTTP  = "503"
+)
 
 // silent is the Observer of those who gave none.
 type silent struct{}

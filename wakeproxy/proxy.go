@@ -18,6 +18,8 @@ var (
 	ErrNotListening = errors.New("not a listening socket")
 	// ErrClosed: the Proxy was shut down.
 	ErrClosed = errors.New("the proxy is shut down")
+	// ErrHeldTooLong: the wake has not come within Limits.HoldFor.
+	ErrHeldTooLong = errors.New("the workload was not awake within the time that connections are held")
 	// ErrGrace: the connection outlived its listener for too long.
 	ErrGrace = errors.New("the proxy ends and the connection's grace is over")
 )
@@ -41,6 +43,12 @@ type Options struct {
 	Waker  Waker
 	Dialer Dialer
 	Limits Limits
+	// LimitsNow, when set, is asked for the limits each time that they
+	// matter, in place of Limits: they may become known late, or change.
+	LimitsNow func() Limits
+	// AnswerHTTP refuses what looks like an HTTP/1 request with the status
+	// 503 and, where another try has sense, Retry-After. All else is reset.
+	AnswerHTTP bool
 	// Node is shared by all proxies of the process. Without it the Proxy has
 	// one of its own.
 	Node *Node
@@ -55,7 +63,8 @@ type Options struct {
 type Proxy struct {
 	waker    *flight
 	dialer   Dialer
-	limits   Limits
+	limits   func() Limits // with defaults
+	answer   bool
 	admit    admission
 	pipes    *pipePool
 	grace    time.Duration
@@ -79,10 +88,16 @@ type Proxy struct {
 // New returns a Proxy. It starts nothing.
 func New(o Options) *Proxy {
 	p := &Proxy{
-		dialer: o.Dialer, limits: o.Limits.withDefaults(), grace: o.Grace,
+		dialer: o.Dialer, answer: o.AnswerHTTP, grace: o.Grace,
 		log: o.Log, observer: o.Observer, servers: map[*server]struct{}{},
 	}
 	setDefault(&p.grace, 10*time.Second)
+	p.limits = func() Limits {
+		if o.LimitsNow != nil {
+			return o.LimitsNow().withDefaults()
+		}
+		return o.Limits.withDefaults()
+	}
 	if p.log == nil {
 		p.log = slog.New(slog.DiscardHandler)
 	}
@@ -96,7 +111,7 @@ func New(o Options) *Proxy {
 	}
 	p.idle = sync.NewCond(&p.mu)
 	p.waker = &flight{waker: o.Waker, woke: p.observer.Woke}
-	p.admit = admission{workload: make(slots, p.limits.Connections), node: node.slots}
+	p.admit = admission{workload: newSlots(func() int { return p.limits().Connections }), node: node.slots}
 	p.pipes = &node.pipes
 	p.stopping, p.stop = context.WithCancel(context.Background())
 	p.living, p.kill = context.WithCancel(context.Background())

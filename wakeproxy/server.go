@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"sync"
 	"time"
 
@@ -67,25 +68,29 @@ func (s *server) round() error {
 		return context.Cause(s.accept)
 	}
 	s.admit.release()
-	s.log.Warn("connections are reset: the workload doesn't wake", "port", s.listener.port, "error", err)
+	s.log.Warn("connections are refused: the workload doesn't wake", "port", s.listener.port, "error", err)
 	return s.refuse(fmt.Errorf("wake for port %d: %w", s.listener.port, err))
 }
 
-// wake tries until the gate is open or there is no more sense in it.
+// wake tries until the gate is open, the time of the hold is over, or there is
+// no more sense in it. It returns the newest failure with the end of the time.
 func (s *server) wake() error {
-	until := time.Now().Add(s.limits.WakeRetryFor)
+	ctx, cancel := context.WithTimeoutCause(s.accept, s.limits().HoldFor, ErrHeldTooLong)
+	defer cancel()
 	pause := backoff{next: 50 * time.Millisecond, last: 2 * time.Second}
+	var failed error
 	for {
-		err := s.waker.wake(s.accept, reasonConnection)
-		if err == nil || s.accept.Err() != nil {
+		err := s.waker.wake(ctx, reasonConnection)
+		switch {
+		case err == nil || errors.Is(err, ErrPermanent) || s.accept.Err() != nil:
 			return err
+		case ctx.Err() != nil:
+			return errors.Join(context.Cause(ctx), failed)
 		}
-		if errors.Is(err, ErrPermanent) || !time.Now().Before(until) {
-			return err
-		}
+		failed = err
 		s.log.Warn("the wake failed and is tried again", "port", s.listener.port, "error", err)
-		if perr := pause.pause(s.accept); perr != nil {
-			return perr
+		if perr := pause.pause(ctx); perr != nil {
+			return errors.Join(perr, failed)
 		}
 	}
 }
@@ -111,7 +116,7 @@ func (s *server) drain() error {
 	return context.Cause(s.accept)
 }
 
-// refuse accepts what waits now and resets it.
+// refuse accepts what waits now and refuses it.
 func (s *server) refuse(cause error) error {
 	for range s.listener.waiting() {
 		fd, client, err := s.take()
@@ -121,9 +126,22 @@ func (s *server) refuse(cause error) error {
 		if err != nil {
 			return err
 		}
-		resetFD(fd)
-		s.active.Add(-1)
-		s.observer.Drained(Drained{Port: s.listener.port, Client: client, Err: cause})
+		d := Drained{Port: s.listener.port, Client: client, Err: cause}
+		if !s.answer || !s.admit.try() {
+			resetFD(fd)
+			d.Refused = RefusedReset
+			s.active.Add(-1)
+			s.observer.Drained(d)
+			continue
+		}
+		s.conns.Go(func() {
+			defer s.admit.release()
+			defer s.active.Add(-1)
+			start := time.Now()
+			d.Refused = refuse(os.NewFile(uintptr(fd), "client"), cause)
+			d.Took = time.Since(start)
+			s.observer.Drained(d)
+		})
 	}
 	return nil
 }

@@ -17,6 +17,7 @@ import (
 type side struct {
 	raw    syscall.RawConn
 	closer io.Closer
+	file   *os.File // of the client's side
 
 	// The conn's lock guards these.
 	ended  bool  // its stream was read to the end
@@ -33,8 +34,10 @@ func clientSide(fd int) (*side, error) {
 	if err != nil {
 		resetFD(fd)
 		f.Close()
+		return nil, err
 	}
-	return s, err
+	s.file = f
+	return s, nil
 }
 
 // workloadSide takes a dialled connection. Keep-alives on it would wake the

@@ -13,8 +13,8 @@ import (
 // awake already.
 //
 // Wake returns nil when the workload's gate is open: what is dialled reaches
-// it. An error that is [ErrPermanent] resets the connections that wait; any
-// other is tried again, for Limits.WakeRetryFor. Wake returns soon after ctx
+// it. An error that is [ErrPermanent] has the connections that wait refused; any
+// other is tried again, for Limits.HoldFor. Wake returns soon after ctx
 // ends; the wake itself may go on. The reason is "connection" for a new
 // connection and "dial" when a workload believed awake could not be reached.
 // [WakeID] of ctx names the wake in logs.
@@ -28,8 +28,15 @@ const (
 	reasonDial       = "dial"
 )
 
-// ErrPermanent marks a wake that will not succeed when tried again.
+// ErrPermanent marks a wake that will not succeed when tried again at once.
 var ErrPermanent = errors.New("the workload can't be woken")
+
+// Later is implemented by errors of a Waker that know when a client's next try
+// has sense.
+type Later interface {
+	error
+	RetryAfter() time.Duration
+}
 
 type wakeIDKey struct{}
 
