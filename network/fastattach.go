@@ -19,7 +19,7 @@ func (f *fastPath) attach(l *Link, at *fastPrograms) (err error) {
 			return err
 		}
 	}
-	if err := f.maps.switches.Put(uint32(0), uint32(0)); err != nil {
+	if err := f.write(0); err != nil {
 		return err
 	}
 	s := &fastSpec{

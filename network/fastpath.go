@@ -28,6 +28,7 @@ type fastPath struct {
 	generation uint32 // of P's nft rules, when they were last looked through
 	open       bool   // the gate
 	connected  bool   // the neighbour
+	written    uint32 // to the switch
 
 	told atomic.Pointer[string] // what FastPath says; nil: nothing yet
 }
@@ -89,12 +90,18 @@ func (f *fastPath) set(change func()) error {
 	defer f.mu.Unlock()
 	change()
 	f.tell()
-	if f.maps == nil {
+	if f.maps == nil || f.wanted() == f.written {
 		return nil
 	}
-	if err := f.maps.switches.Put(uint32(0), f.wanted()); err != nil {
+	return f.write(f.wanted())
+}
+
+// write sets the switch. The caller holds f.mu.
+func (f *fastPath) write(bits uint32) error {
+	if err := f.maps.switches.Put(uint32(0), bits); err != nil {
 		return fmt.Errorf("switch the fast path: %w", err)
 	}
+	f.written = bits
 	return nil
 }
 
@@ -221,7 +228,7 @@ func (l *Link) repairFast() error {
 		f.refused = fmt.Sprintf("the kernel refused it: %v", err)
 		return nil
 	}
-	return f.maps.switches.Put(uint32(0), f.wanted())
+	return f.write(f.wanted())
 }
 
 // fastPlaces finds the interfaces that programs belong to.

@@ -80,10 +80,6 @@ func (s *fastSpec) outward() asm.Instructions {
 	after := asm.Instructions{asm.Mov.Imm(asm.R9, 0).WithSymbol(outOfRange)}
 	return join(
 		s.recognise(switchOutward, atSource),
-		asm.Instructions{
-			asm.LoadMem(asm.R1, asm.R7, atDestination, asm.Word),
-			asm.JEq.Imm32(asm.R1, address32(gateway4), toSlow),
-		},
 		transport(join(toProxy, notOfSocket(), after)),
 		s.toNextHop(),
 		slow(),

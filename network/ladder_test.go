@@ -110,6 +110,10 @@ var breaks = []struct {
 		rule.Priority, rule.Table = 0, 255
 		must(t, h.RuleAdd(rule))
 	}},
+	{"inward program taken off", "fast path", nil, func(t *testing.T, w *world) { takeOff(t, w.pod, "eth0") }},
+	{"outward program taken off", "fast path", nil, func(t *testing.T, w *world) { takeOff(t, w.pod, "hib0") }},
+	{"muting program taken off", "fast path", nil, func(t *testing.T, w *world) { takeOff(t, w.inner, "eth0") }},
+	{"fast path switched off", "fast path", nil, func(t *testing.T, w *world) { switchOff(t, w.pod, "eth0") }},
 	{"forwarding off", "policy", nil, func(t *testing.T, w *world) {
 		inside(t, w.pod, func() (any, error) {
 			return nil, os.WriteFile("/proc/sys/net/ipv4/conf/hib0/forwarding", []byte("0"), 0)

@@ -34,6 +34,7 @@ const echoPort, closedPort = 7000, 7999
 type world struct {
 	node, client, pod, inner string
 	att                      *network.Attachment
+	slow                     bool // without the fast path
 }
 
 func newWorld(t testing.TB) *world {
@@ -69,7 +70,7 @@ func (w *world) open(t testing.TB) *network.Link {
 		must(t, err)
 		w.att = a
 	}
-	l, err := network.Open(t.Context(), network.Options{Pod: w.pod, Inner: w.inner, Attachment: w.att})
+	l, err := network.Open(t.Context(), network.Options{Pod: w.pod, Inner: w.inner, Attachment: w.att, NoFastPath: w.slow})
 	must(t, err)
 	t.Cleanup(func() { l.Close() })
 	return l
@@ -78,7 +79,11 @@ func (w *world) open(t testing.TB) *network.Link {
 // awake is a world with a stand-in for the sandbox that is up and connected.
 func awake(t testing.TB) (*world, *network.Link, *standIn) {
 	t.Helper()
-	w := newWorld(t)
+	return awakeIn(t, newWorld(t))
+}
+
+func awakeIn(t testing.TB, w *world) (*world, *network.Link, *standIn) {
+	t.Helper()
 	l := w.open(t)
 	s := newStandIn(t, w)
 	ready(t, handle(t, w.pod), "hib0")

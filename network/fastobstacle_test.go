@@ -1,0 +1,193 @@
+package network_test
+
+import (
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/vishvananda/netlink"
+
+	"github.com/hibernate-runtime/hibernate/network"
+)
+
+// What others may put into P so that the fast path must stay off; undo takes it away again.
+var obstacles = []struct {
+	name string
+	put  func(t *testing.T, w *world) (undo func())
+}{
+	{"nft rule", func(t *testing.T, w *world) func() {
+		c := nft(t, w.pod)
+		table := c.AddTable(&nftables.Table{Name: "theirs", Family: nftables.TableFamilyINet})
+		chain := c.AddChain(&nftables.Chain{
+			Table: table, Name: "forward", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter,
+		})
+		c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: []expr.Any{&expr.Counter{}}})
+		must(t, c.Flush())
+		return func() {
+			c.DelTable(table)
+			must(t, c.Flush())
+		}
+	}},
+	{"tc qdisc", func(t *testing.T, w *world) func() {
+		h := handle(t, w.pod)
+		q := &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
+			LinkIndex: get(t, h, "eth0").Attrs().Index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT,
+		}}
+		must(t, h.QdiscAdd(q))
+		return func() { must(t, h.QdiscDel(q)) }
+	}},
+	{"tcx program", func(t *testing.T, w *world) func() {
+		l := attachTo(t, w.pod, "eth0")
+		return func() { must(t, l.Close()) }
+	}},
+}
+
+func TestFastPathGivesWayToOthers(t *testing.T) {
+	for _, o := range obstacles {
+		t.Run("before: "+o.name, func(t *testing.T) {
+			w := newWorld(t)
+			undo := o.put(t, w)
+			_, l, _ := awakeIn(t, w)
+			givesWay(t, w, l, undo)
+		})
+		t.Run("meanwhile: "+o.name, func(t *testing.T) {
+			w, l, _ := awake(t)
+			undo := o.put(t, w)
+			counters(t, l) // the idle policy reads them each second
+			givesWay(t, w, l, undo)
+		})
+		t.Run("found by a wake: "+o.name, func(t *testing.T) {
+			w, l, _ := awake(t)
+			must(t, l.SetGate(t.Context(), parked))
+			undo := o.put(t, w)
+			must(t, l.SetGate(t.Context(), opened))
+			givesWay(t, w, l, undo)
+		})
+	}
+}
+
+func givesWay(t *testing.T, w *world, l *network.Link, undo func()) {
+	t.Helper()
+	if why := l.FastPath(); !strings.Contains(why, "others'") {
+		t.Fatalf("the fast path's reason is %q", why)
+	}
+	c, err := w.dial(echoPort, time.Second)
+	must(t, err)
+	defer c.Close()
+	if n := spoken(t, w, c); n < 20 {
+		t.Fatalf("P forwarded %d packets only", n)
+	}
+	for _, r := range l.Check(t.Context(), []uint16{echoPort}) {
+		if !r.OK || r.Repaired {
+			t.Errorf("%+v", r)
+		}
+	}
+	undo()
+	counters(t, l)
+	if why := l.FastPath(); why != "" {
+		t.Fatalf("without them: %q", why)
+	}
+	spoken(t, w, c)
+	if n := spoken(t, w, c); n > 5 {
+		t.Fatalf("P forwarded %d packets", n)
+	}
+}
+
+// spoken is how many packets P forwards for ten lines and their echoes.
+func spoken(t *testing.T, w *world, c net.Conn) int {
+	t.Helper()
+	before := forwarded(t, w)
+	for range 10 {
+		must(t, say(c, "a line", time.Second))
+	}
+	return forwarded(t, w) - before
+}
+
+// A kernel that has no more room at an interface refuses: packets go through P, and the reason is told.
+func TestFastPathRefused(t *testing.T) {
+	w := newWorld(t)
+	w.slow = true
+	must(t, w.open(t).Close())
+	for range 63 { // as many as the kernel takes
+		l := attachTo(t, w.pod, "hib0")
+		defer l.Close()
+	}
+	w.slow = false
+	w, l, _ := awakeIn(t, w)
+	if why := l.FastPath(); !strings.Contains(why, "refused") {
+		t.Fatalf("the fast path's reason is %q", why)
+	}
+	c, err := w.dial(echoPort, time.Second)
+	must(t, err)
+	defer c.Close()
+	if n := spoken(t, w, c); n < 20 {
+		t.Fatalf("P forwarded %d packets only", n)
+	}
+	for _, r := range l.Check(t.Context(), []uint16{echoPort}) {
+		if !r.OK || r.Repaired {
+			t.Errorf("%+v", r)
+		}
+	}
+}
+
+// attachTo puts a program at an interface's ingress that passes all on.
+func attachTo(t *testing.T, ns, name string) link.Link {
+	t.Helper()
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type: ebpf.SchedCLS, License: "Dual BSD/GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, -1), asm.Return()},
+	})
+	must(t, err)
+	defer p.Close()
+	index := get(t, handle(t, ns), name).Attrs().Index
+	return inside(t, ns, func() (link.Link, error) {
+		return link.AttachTCX(link.TCXOptions{Interface: index, Program: p, Attach: ebpf.AttachTCXIngress})
+	})
+}
+
+// attached lists the programs at an interface's ingress.
+func attached(t *testing.T, ns, name string) []link.AttachedProgram {
+	t.Helper()
+	index := get(t, handle(t, ns), name).Attrs().Index
+	return inside(t, ns, func() ([]link.AttachedProgram, error) {
+		r, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: ebpf.AttachTCXIngress})
+		if err != nil {
+			return nil, err
+		}
+		return r.Programs, nil
+	})
+}
+
+func programs(t *testing.T, ns, name string) int { return len(attached(t, ns, name)) }
+
+// takeOff detaches what is at an interface's ingress.
+func takeOff(t *testing.T, ns, name string) {
+	t.Helper()
+	for _, p := range attached(t, ns, name) {
+		id, _ := p.LinkID()
+		l, err := link.NewFromID(id)
+		must(t, err)
+		must(t, l.Detach())
+		must(t, l.Close())
+	}
+}
+
+// switchOff writes the switch that the program at an interface looks at.
+func switchOff(t *testing.T, ns, name string) {
+	t.Helper()
+	p, err := ebpf.NewProgramFromID(attached(t, ns, name)[0].ID)
+	must(t, err)
+	defer p.Close()
+	info, err := p.Info()
+	must(t, err)
+	ids, _ := info.MapIDs()
+	m, err := ebpf.NewMapFromID(ids[0])
+	must(t, err)
+	defer m.Close()
+	must(t, m.Put(uint32(0), uint32(0)))
+}
