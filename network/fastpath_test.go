@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"slices"
 	"strconv"
@@ -104,6 +105,7 @@ func TestUseIsTheSameOnBothWays(t *testing.T) {
 	}
 	both(t, func(t *testing.T, w *world, l *network.Link, s *standIn, fast bool) {
 		warm(t, w)
+		want := settled(t, l)
 		for _, way := range []struct {
 			name                string
 			from, to            string
@@ -113,16 +115,14 @@ func TestUseIsTheSameOnBothWays(t *testing.T) {
 				p := slices.Clone(k.packet)
 				copy(p[12:], way.source)
 				copy(p[16:], way.destination)
-				before := settled(t, l)
 				received(t, way.from, way.to, p)
-				now := counters(t, l)
-				want := before
 				if k.use {
 					want.Packets++
 					want.Bytes += uint64(len(p))
 				}
-				if now != want {
-					t.Errorf("%s, %s: %v after %v", way.name, k.name, now, before)
+				if now := settled(t, l); now != want {
+					t.Errorf("%s, %s: %v, not %v", way.name, k.name, now, want)
+					want = now
 				}
 			}
 		}
@@ -139,6 +139,13 @@ func segment(flags byte, options, payload int) []byte {
 func datagram(payload int) []byte {
 	b := packet(unix.IPPROTO_UDP, 8+payload)
 	b[25], b[26] = byte(8+payload), 1
+	return b
+}
+
+// audible is a datagram without a checksum: who listens hears it.
+func audible(payload int) []byte {
+	b := datagram(payload)
+	b[26] = 0
 	return b
 }
 
@@ -204,20 +211,37 @@ func warm(t *testing.T, w *world) net.Conn {
 }
 
 func TestSpoofedSourceIsDroppedOnBothWays(t *testing.T) {
-	both(t, func(t *testing.T, w *world, l *network.Link, s *standIn, _ bool) {
+	both(t, func(t *testing.T, w *world, _ *network.Link, s *standIn, _ bool) {
 		warm(t, w)
-		p := datagram(0)
-		copy(p[12:], addrOf("10.99.0.77").AsSlice())
-		copy(p[16:], clientAddr.AsSlice())
-		before, err := l.Spoofed(t.Context())
-		must(t, err)
-		sendRaw(t, s.ns, p)
-		eventually(t, "a spoofed packet counted", func() bool {
-			now, err := l.Spoofed(t.Context())
-			must(t, err)
-			return now.Packets == before.Packets+1
-		})
+		ln := listenNobodys(t, w.client, clientAddr)
+		spoofed, honest := audible(1), audible(2)
+		for source, p := range map[netip.Addr][]byte{addrOf("10.99.0.77"): spoofed, podAddr: honest} {
+			copy(p[12:], source.AsSlice())
+			copy(p[16:], clientAddr.AsSlice())
+		}
+		sendRaw(t, s.ns, spoofed)
+		sendRaw(t, s.ns, honest)
+		first(t, ln, 2)
 	})
+}
+
+// listenNobodys takes the datagrams that these tests make.
+func listenNobodys(t *testing.T, ns string, a netip.Addr) *net.UDPConn {
+	t.Helper()
+	ln := inside(t, ns, func() (*net.UDPConn, error) {
+		return net.ListenUDP("udp4", &net.UDPAddr{IP: a.AsSlice(), Port: 0x9100})
+	})
+	t.Cleanup(func() { ln.Close() })
+	return ln
+}
+
+// first expects a datagram of so many bytes before any other.
+func first(t *testing.T, ln *net.UDPConn, length int) {
+	t.Helper()
+	must(t, ln.SetReadDeadline(time.Now().Add(5*time.Second)))
+	if n, err := ln.Read(make([]byte, 100)); n != length {
+		t.Fatalf("%d bytes came first, not %d: %v", n, length, err)
+	}
 }
 
 // A gate that closes cuts both ways, known or not, and what it cuts is told.
@@ -254,36 +278,33 @@ func TestOptionsTakeThePodsWay(t *testing.T) {
 		}
 		before := forwarded(t, w)
 		received(t, from, to, p)
-		if n := forwarded(t, w) - before; n != 1 {
-			t.Errorf("P forwarded %d packets", n)
-		}
+		eventually(t, "P forwards it", func() bool { return forwarded(t, w) == before+1 })
 	}
 }
 
 // Frames to another MAC, which a bridge floods, and those of a VLAN are not the sandbox's.
 func TestFramesOfOthersAreNotTheSandboxs(t *testing.T) {
-	both(t, func(t *testing.T, w *world, _ *network.Link, s *standIn, _ bool) {
+	both(t, func(t *testing.T, w *world, l *network.Link, s *standIn, _ bool) {
+		before := settled(t, l)
 		mac := get(t, handle(t, w.pod), "eth0").Attrs().HardwareAddr
-		p := datagram(2)
-		copy(p[12:], clientAddr.AsSlice())
-		copy(p[16:], podAddr.AsSlice())
-		seal(p)
+		ln := listenNobodys(t, s.ns, podAddr)
 		wire := inside(t, w.client, func() (*os.File, error) { return packetSocket("eth0") })
 		defer wire.Close()
-		h := handle(t, s.ns)
-		frames := func() uint64 { return get(t, h, "eth0").Attrs().Statistics.RxPackets }
-		send := func(mac net.HardwareAddr, kind ...byte) {
+		send := func(payload int, mac net.HardwareAddr, kind ...byte) {
+			p := audible(payload)
+			copy(p[12:], clientAddr.AsSlice())
+			copy(p[16:], podAddr.AsSlice())
+			seal(p)
 			frame := slices.Concat(make([]byte, 10), mac, []byte{2, 0, 0, 0, 0, 7}, kind, p) // a header of no offloads first
 			_, err := wire.Write(frame)
 			must(t, err)
 		}
-		before := frames()
-		send(net.HardwareAddr{2, 0, 0, 0, 0, 9}, 8, 0)
-		send(mac, 0x81, 0, 0, 5, 8, 0)
-		send(mac, 8, 0)
-		eventually(t, "the last frame arrives", func() bool { return frames() > before })
-		if n := frames() - before; n != 1 {
-			t.Fatalf("%d frames arrived", n)
+		send(1, net.HardwareAddr{2, 0, 0, 0, 0, 9}, 8, 0)
+		send(2, mac, 0x81, 0, 0, 5, 8, 0)
+		send(3, mac, 8, 0)
+		first(t, ln, 3)
+		if n := settled(t, l).Packets - before.Packets; n != 1 {
+			t.Errorf("%d frames count", n)
 		}
 	})
 }
