@@ -32,6 +32,7 @@ type options struct {
 	args        []string
 	stdin       bool
 	terminal    bool
+	misled      bool   // the specification says the opposite of terminal
 	unread      bool   // nobody reads its output until the test does
 	stdout      string // a URI instead of a FIFO
 	network     string // path of a network namespace
@@ -363,7 +364,7 @@ func (n *node) spec(id string, o options) *specs.Spec {
 	s := &specs.Spec{
 		Version: "1.2.0", Hostname: id, Root: &specs.Root{Path: "rootfs"}, Annotations: map[string]string{},
 		Process: &specs.Process{
-			Args: o.args, Cwd: "/", Env: []string{"PATH=/usr/bin:/bin:/"}, Terminal: o.terminal,
+			Args: o.args, Cwd: "/", Env: []string{"PATH=/usr/bin:/bin:/"}, Terminal: o.terminal != o.misled,
 			Capabilities: &specs.LinuxCapabilities{Bounding: capabilities, Effective: capabilities, Permitted: capabilities},
 		},
 		Mounts: []specs.Mount{

@@ -22,6 +22,9 @@ type execOptions struct {
 	args  []string
 	stdin bool
 	quiet bool // no streams at all
+
+	terminal bool
+	misled   bool // its specification says the opposite of terminal
 }
 
 // A process is an exec in a container.
@@ -36,11 +39,13 @@ type process struct {
 func (c *container) exec(o execOptions) *process {
 	c.t.Helper()
 	p := &process{container: c, exec: newID()}
-	spec, err := json.Marshal(specs.Process{Args: o.args, Cwd: "/", Env: []string{"PATH=/usr/bin:/bin:/"}})
+	spec, err := json.Marshal(specs.Process{
+		Args: o.args, Cwd: "/", Env: []string{"PATH=/usr/bin:/bin:/"}, Terminal: o.terminal != o.misled,
+	})
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	r := &taskapi.ExecProcessRequest{ID: c.id, ExecID: p.exec, Spec: &anypb.Any{
+	r := &taskapi.ExecProcessRequest{ID: c.id, ExecID: p.exec, Terminal: o.terminal, Spec: &anypb.Any{
 		TypeUrl: "types.containerd.io/opencontainers/runtime-spec/1/Process", Value: spec}}
 	if !o.quiet {
 		mkfifo(c.t, c.stream(p.exec))
@@ -89,6 +94,9 @@ func TestExec(t *testing.T) {
 		}
 		check(t, "streams", func(t *testing.T) { c.nap(); execStreams(t, c) })
 		check(t, "all of the output", func(t *testing.T) { c.nap(); execOutput(t, c) })
+		check(t, "terminal", func(t *testing.T) { c.nap(); execTerminal(t, c, false) })
+		check(t, "terminal by the request alone", func(t *testing.T) { c.nap(); execTerminal(t, c, true) })
+		check(t, "terminal by the specification alone", func(t *testing.T) { c.nap(); execNoTerminal(t, c) })
 		check(t, "no streams", func(t *testing.T) {
 			c.nap()
 			p := c.exec(execOptions{args: []string{"sh", "-c", "echo nobody; exit 5"}, quiet: true})
@@ -150,6 +158,29 @@ func execOutput(t *testing.T, c *container) {
 	<-p.out.done
 	if got := p.out.size(); got != size {
 		t.Fatalf("%d of %d bytes came out", got, size)
+	}
+}
+
+// execTerminal writes more than a pty holds: a write that has to wait must lose nothing.
+func execTerminal(t *testing.T, c *container, misled bool) {
+	p := c.exec(execOptions{args: []string{"sh", "-c", "test -t 1 && seq -s ' ' 300000"}, terminal: true, misled: misled})
+	p.run()
+	p.wantExit(0)
+	c.delete(p.exec)
+	<-p.out.done
+	if got := p.out.text(); !strings.HasPrefix(got, "1 2 3 ") || !strings.HasSuffix(got, " 299999 300000\r\n") {
+		t.Fatalf("%d bytes came out: %.20q…%q", len(got), got, got[max(0, len(got)-20):])
+	}
+}
+
+func execNoTerminal(t *testing.T, c *container) {
+	p := c.exec(execOptions{args: []string{"sh", "-c", "test -t 1 || echo not a terminal; exit 6"}, misled: true})
+	p.run()
+	p.wantExit(6)
+	c.delete(p.exec)
+	<-p.out.done
+	if got := p.out.text(); got != "not a terminal\n" {
+		t.Fatalf("output %q", got)
 	}
 }
 

@@ -21,7 +21,9 @@ func TestStreams(t *testing.T) {
 		check(t, "output, then exit", func(t *testing.T) { outputThenExit(t, n, m) })
 		check(t, "to a file", func(t *testing.T) { toFile(t, n, m) })
 	})
-	check(t, "terminal", func(t *testing.T) { terminal(t, n) })
+	check(t, "terminal", func(t *testing.T) { terminal(t, n, false) })
+	check(t, "terminal by the request alone", func(t *testing.T) { terminal(t, n, true) })
+	check(t, "terminal by the specification alone", func(t *testing.T) { noTerminal(t, n) })
 	check(t, "read late", func(t *testing.T) { readLate(t, n) })
 }
 
@@ -141,14 +143,20 @@ func read(file string) string {
 	return string(b)
 }
 
-func terminal(t *testing.T, n *node) {
-	c := n.run(t, mood{}, options{stdin: true, terminal: true, args: []string{"sh", "-c", "read l; stty size; tty; exit 4"}})
+func terminal(t *testing.T, n *node, misled bool) {
+	c := n.run(t, mood{}, options{stdin: true, terminal: true, misled: misled, args: []string{"sh", "-c", "read l; stty size; tty; exit 4"}})
 	if _, err := c.task.ResizePty(c.ctx(), &taskapi.ResizePtyRequest{ID: c.id, Width: 91, Height: 37}); err != nil {
 		t.Fatalf("ResizePty: %v", err)
 	}
 	c.say("go\n")
 	c.wantExit("", 4)
 	eventually(t, "the terminal's size", func() bool { return strings.Contains(c.out.text(), "37 91") })
+}
+
+func noTerminal(t *testing.T, n *node) {
+	c := n.run(t, mood{}, options{misled: true, args: []string{"sh", "-c", "test -t 1 || echo not a terminal; echo error >&2; exit 4"}})
+	c.wantExit("", 4)
+	eventually(t, "both outputs", func() bool { return c.out.text() == "not a terminal\n" && c.errs.text() == "error\n" })
 }
 
 // readLate reads nothing before the container is gone: what a pipe holds is kept until Delete.

@@ -23,6 +23,7 @@ func (w *Workload) AddExec(ctx context.Context, id, exec string, config stdio.Co
 	if err := json.Unmarshal(process, &spec); err != nil {
 		return fmt.Errorf("exec %s: not a process specification: %w", exec, err)
 	}
+	spec.Terminal = config.Terminal // the request says what streams there are; clients leave it out of the specification
 	e := &Exec{ID: exec, Terminal: config.Terminal, Stdio: config, process: &spec, ended: make(chan struct{})}
 	w.mu.Lock()
 	c, err := w.container(id)

@@ -127,8 +127,9 @@ func (w *Workload) whyNoLink() *shimv1.Reason {
 }
 
 // freezeSpec writes the specification that runsc sees. It is the same at every restore.
-func (w *Workload) freezeSpec(_ context.Context, _ CreateRequest, _ *undo.Stack) error {
-	w.spec.Hooks = nil // run once, by us
+func (w *Workload) freezeSpec(_ context.Context, req CreateRequest, _ *undo.Stack) error {
+	w.spec.Hooks = nil                     // run once, by us
+	w.spec.Process.Terminal = req.Terminal // as an exec's
 	if score := w.spec.Process.OOMScoreAdj; score != nil {
 		w.oomScore, w.spec.Process.OOMScoreAdj = *score, nil
 	}
