@@ -98,10 +98,10 @@ func testLiveRestore(n *node) {
 	})
 }
 
-// With a path of its own a checkpoint is flat files there, and overwrites nothing.
+// With a path of its own, which needn't be there yet, a checkpoint is flat files, and overwrites nothing.
 func testImagePath(n *node) {
 	n.moods(func(n *node, as string) {
-		dir := n.t.TempDir()
+		dir := filepath.Join(n.t.TempDir(), "not", "there")
 		n.must("tasks", "checkpoint", "--image-path", dir, n.id)
 		var names []string
 		entries, err := os.ReadDir(dir)
@@ -160,6 +160,7 @@ func testRefused(n *node) {
 	if !strings.Contains(complaint, "can't be restored from it: 1 exec processes") || !strings.Contains(complaint, "[exec]") {
 		n.t.Errorf("with a live exec: %q", complaint)
 	}
+	n.try("tasks", "checkpoint", "--image-path", filepath.Join(dir, "new"), n.id)
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
 		n.t.Errorf("left %v, %v", entries, err)
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 
 	"github.com/containerd/containerd/api/events"
@@ -15,9 +17,9 @@ import (
 	"github.com/hibernate-runtime/hibernate/snapshot"
 )
 
-// Checkpoint writes a checkpoint of the container into dir, as snapshot.Export says: of a sleeper a copy of its snapshot,
-// without waking it; else one of its sandbox, which goes on as it was, paused or not. With exit the container then ends as
-// by SIGKILL. A hibernation or wake under way is let end first. Errors: ErrPrecondition, *RefusedError, os.ErrExist,
+// Checkpoint writes a checkpoint of the container into dir, which it makes where it isn't there, as snapshot.Export says: of a
+// sleeper a copy of its snapshot, without waking it; else one of its sandbox, which goes on as it was, paused or not. With
+// exit the container then ends as by SIGKILL. A hibernation or wake under way is let end first. Errors: ErrPrecondition, *RefusedError, os.ErrExist,
 // ctx's, or what failed; the container is then as it was.
 func (w *Workload) Checkpoint(ctx context.Context, dir string, exit bool) error {
 	ctx, cancel := context.WithTimeout(ctx, hibernateTimeout)
@@ -29,11 +31,12 @@ func (w *Workload) Checkpoint(ctx context.Context, dir string, exit bool) error 
 	done := make(chan error, 1)
 	w.background.Go(func() { // Delete waits for it
 		defer release()
-		if asleep {
-			done <- w.copySnapshot(ctx, dir)
-		} else {
-			done <- w.checkpointSandbox(ctx, dir)
-		}
+		done <- intoDir(dir, func() error {
+			if asleep {
+				return w.copySnapshot(ctx, dir)
+			}
+			return w.checkpointSandbox(ctx, dir)
+		})
 	})
 	if err := <-done; err != nil {
 		return fmt.Errorf("checkpoint: %w", err)
@@ -41,6 +44,23 @@ func (w *Workload) Checkpoint(ctx context.Context, dir string, exit bool) error 
 	w.opts.Publish(runtime.TaskCheckpointedEventTopic, &events.TaskCheckpointed{ContainerID: w.opts.ID, Checkpoint: dir})
 	if exit {
 		return w.killNow(ctx)
+	}
+	return nil
+}
+
+// intoDir makes dir, with the directories above it, for fill, and takes it away again when fill fails.
+func intoDir(dir string, fill func() error) error {
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return err
+	}
+	switch err := os.Mkdir(dir, 0o700); {
+	case errors.Is(err, os.ErrExist):
+		return fill()
+	case err != nil:
+		return err
+	}
+	if err := fill(); err != nil {
+		return errors.Join(err, os.Remove(dir))
 	}
 	return nil
 }
