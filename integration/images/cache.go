@@ -12,7 +12,7 @@ import (
 )
 
 // format counts the changes of this program that change its archives.
-const format = 2
+const format = 3
 
 // ensure returns the recipe's archive in the cache, packing it when it is not there; with new lists of packages when the
 // present ones turn out to be too old.

@@ -33,13 +33,13 @@ var omit = []string{
 
 // applets are links to busybox, for what a package does not bring itself.
 var applets = []string{
-	"cat", "cp", "dd", "echo", "env", "false", "head", "id", "kill", "ls", "mkdir", "mv", "nc", "ps", "rm", "sh",
-	"sha256sum", "sleep", "sort", "tail", "touch", "tr", "true", "wc", "wget",
+	"cat", "cp", "dd", "echo", "env", "false", "head", "hostname", "id", "kill", "ls", "mkdir", "mv", "nc", "ps", "rm", "seq",
+	"sh", "sha256sum", "sleep", "sort", "stty", "tail", "top", "touch", "tr", "true", "wc", "wget",
 }
 
 // recipes returns the table. server is the test server's binary; without one its image is left out.
 func recipes(server string) ([]recipe, error) {
-	table := []recipe{redis, nginx(), python}
+	table := []recipe{redis, nginx(), python, busybox, pause}
 	if server == "" {
 		return table, nil
 	}
@@ -70,6 +70,12 @@ var python = recipe{
 	entrypoint: []string{"/usr/bin/python3", "-m", "http.server", "8000", "--directory", "/srv/www"},
 	env:        []string{"PYTHONUNBUFFERED=1"},
 }
+
+// busybox is what other projects' tests expect of an image with that name.
+var busybox = recipe{name: "busybox", cmd: []string{"sh"}}
+
+// pause does nothing: the first container of a pod.
+var pause = recipe{name: "pause", entrypoint: []string{"/usr/bin/sleep", "infinity"}}
 
 const nginxConf = `worker_processes 1;
 user root;

@@ -47,8 +47,8 @@ func newTree() tree {
 		t.dir("usr/"+d, 0o755)
 		t.symlink(d, "usr/"+d)
 	}
-	t.file("etc/passwd", 0o644, []byte("root:x:0:0:root:/root:/bin/sh\nwww-data:x:33:33:www-data:/srv/www:/bin/false\nnobody:x:65534:65534:nobody:/:/bin/false\n"))
-	t.file("etc/group", 0o644, []byte("root:x:0:\nwww-data:x:33:\nnogroup:x:65534:\n"))
+	t.file("etc/passwd", 0o644, []byte("root:x:0:0:root:/root:/bin/sh\nsys:x:3:3:sys:/dev:/bin/false\nwww-data:x:33:33:www-data:/srv/www:/bin/false\nnobody:x:65534:65534:nobody:/:/bin/false\n"))
+	t.file("etc/group", 0o644, []byte("root:x:0:\nsys:x:3:\nwww-data:x:33:\nnogroup:x:65534:\n"))
 	t.file("etc/hosts", 0o644, []byte("127.0.0.1\tlocalhost\n::1\tlocalhost\n"))
 	t.file("etc/nsswitch.conf", 0o644, []byte("passwd: files\ngroup: files\nhosts: files dns\n"))
 	return t

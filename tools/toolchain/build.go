@@ -28,13 +28,17 @@ func build(ctx context.Context, t tool, dir string, jobs int) error {
 		return err
 	}
 	fmt.Printf("building %s (once for this version)\n", t.name)
-	args := append([]string{"build", "-modfile=" + modfile(t), "-p=" + strconv.Itoa(jobs)}, buildFlags...)
+	verb := []string{"build"}
+	if t.tests {
+		verb = []string{"test", "-c"}
+	}
+	args := append(append(verb, "-modfile="+modfile(t), "-p="+strconv.Itoa(jobs)), buildFlags...)
 	args = append(args, "-ldflags="+ldflags, "-o", dir+string(filepath.Separator))
 	cmd := exec.CommandContext(ctx, "go", append(args, t.packages...)...)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("go build %s: %w", strings.Join(t.packages, " "), err)
+		return fmt.Errorf("go %s %s: %w", verb[0], strings.Join(t.packages, " "), err)
 	}
 	return nil
 }

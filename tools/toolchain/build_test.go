@@ -17,8 +17,17 @@ func TestRequiredVersion(t *testing.T) {
 }
 
 func TestChoose(t *testing.T) {
-	if all, err := choose(nil); err != nil || len(all) != len(table) {
-		t.Errorf("choose(nil) = %d tools, %v; want all %d", len(all), err, len(table))
+	all, err := choose(nil)
+	if err != nil || len(all) == 0 {
+		t.Errorf("choose(nil) = %v, %v; want all that needn't be named", all, err)
+	}
+	for _, tool := range all {
+		if tool.asked {
+			t.Errorf("choose(nil) has %s, which is built only when it is named", tool.name)
+		}
+	}
+	if asked, err := choose([]string{"client"}); err != nil || len(asked) != 1 || asked[0].program(asked[0].packages[0]) != "client.test" {
+		t.Errorf("choose(client) = %v, %v; want the tests, as client.test", asked, err)
 	}
 	two, err := choose([]string{"cni", "runsc"})
 	if err != nil || len(two) != 2 || two[0].name != "runsc" {

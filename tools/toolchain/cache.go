@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"os"
-	"path"
 	"path/filepath"
 	"runtime"
 	"time"
@@ -77,8 +76,7 @@ func link(t tool, dir, links string) error {
 		return err
 	}
 	for _, pkg := range t.packages {
-		at := filepath.Join(into, path.Base(pkg))
-		target := filepath.Join(dir, path.Base(pkg))
+		at, target := filepath.Join(into, t.program(pkg)), filepath.Join(dir, t.program(pkg))
 		if old, err := os.Readlink(at); err == nil && old == target {
 			continue
 		}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 )
@@ -11,6 +12,8 @@ type tool struct {
 	name     string   // tools/<name>.mod
 	subdir   string   // below .tools/; empty is .tools/ itself
 	packages []string // import paths; a program is named by the last element
+	tests    bool     // the packages' tests are what is wanted: <last element>.test
+	asked    bool     // built only when it is named
 	// stamp is the variable that gets the version of module, in the form go-<time>-<commit>.
 	stamp, module string
 }
@@ -41,6 +44,8 @@ var table = []tool{
 			"github.com/containernetworking/plugins/plugins/meta/firewall",
 		},
 	},
+	{name: "crictl", packages: []string{"sigs.k8s.io/cri-tools/cmd/crictl"}},
+	{name: "client", packages: []string{"github.com/containerd/containerd/v2/integration/client"}, tests: true, asked: true},
 	{name: "staticcheck", packages: []string{"honnef.co/go/tools/cmd/staticcheck"}},
 	{
 		name: "protoc",
@@ -51,14 +56,22 @@ var table = []tool{
 	},
 }
 
-// choose returns the tools of these names in the table's order, or all when there are no names.
-func choose(names []string) ([]tool, error) {
-	if len(names) == 0 {
-		return table, nil
+// program is the name of the file that a package is built into.
+func (t tool) program(pkg string) string {
+	if t.tests {
+		return path.Base(pkg) + ".test"
 	}
+	return path.Base(pkg)
+}
+
+// choose returns the tools of these names in the table's order; when there are no names, all that needn't be named.
+func choose(names []string) ([]tool, error) {
 	var chosen, known []string
 	var out []tool
 	for _, t := range table {
+		if len(names) == 0 && !t.asked {
+			out = append(out, t)
+		}
 		known = append(known, t.name)
 		if slices.Contains(names, t.name) {
 			chosen, out = append(chosen, t.name), append(out, t)
