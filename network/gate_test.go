@@ -64,7 +64,7 @@ func TestStrictReversePathFilter(t *testing.T) {
 func TestHeldGateCompletesHandshake(t *testing.T) {
 	w := newWorld(t)
 	l := w.open(t) // no sandbox at all
-	f, err := l.Listen(t.Context(), echoPort)
+	f, err := l.Listen(t.Context(), echoPort, network.Backlog{})
 	must(t, err)
 	defer f.Close()
 	must(t, l.SetGate(t.Context(), held(echoPort)))
@@ -92,7 +92,7 @@ func TestHeldGateCompletesHandshake(t *testing.T) {
 func TestHeldConnectionIsProxied(t *testing.T) {
 	w := newWorld(t)
 	l := w.open(t)
-	f, err := l.Listen(t.Context(), echoPort)
+	f, err := l.Listen(t.Context(), echoPort, network.Backlog{})
 	must(t, err)
 	defer f.Close()
 	must(t, l.SetGate(t.Context(), held(echoPort)))

@@ -20,7 +20,7 @@ func TestRemoveLeavesThePodAsFound(t *testing.T) {
 	must(t, l.PrepareInner(t.Context()))
 	must(t, l.Connect(t.Context()))
 	must(t, l.SetGate(t.Context(), held(80)))
-	f, err := l.Listen(t.Context(), 80)
+	f, err := l.Listen(t.Context(), 80, network.Backlog{})
 	must(t, err)
 	must(t, f.Close())
 	if slices.Equal(before, dump(t, w.pod)) {
@@ -133,7 +133,7 @@ func TestNothingLeaks(t *testing.T) {
 		must(t, l.Connect(t.Context()))
 		must(t, l.SetGate(t.Context(), held(80)))
 		must(t, l.Quiet(t.Context(), time.Millisecond))
-		f, err := l.Listen(t.Context(), 80)
+		f, err := l.Listen(t.Context(), 80, network.Backlog{})
 		must(t, err)
 		must(t, f.Close())
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)

@@ -2,6 +2,7 @@ package network
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -9,11 +10,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// Backlog bounds what waits at a listener until somebody accepts. The zero value
+// of each field is the kernel's own bound.
+type Backlog struct {
+	// Connections that wait. Beyond them the kernel leaves SYNs unanswered, and a
+	// handshake that is under way in that moment is reset.
+	Connections int
+	// Buffer is how many bytes each of them may send ahead, about. One that was
+	// accepted has no such bound.
+	Buffer int
+}
+
 // Listen makes a listener in P that gets connections to the pod's address while
 // the gate is held. It is bound to the wildcard: the gate tells its packets from
-// the sandbox's own by that. Its backlog is as deep as P allows; beyond it
-// clients are reset. The descriptor is in non-blocking mode, and the caller's.
-func (l *Link) Listen(ctx context.Context, port uint16) (*os.File, error) {
+// the sandbox's own by that. The descriptor is in non-blocking mode, and the
+// caller's.
+func (l *Link) Listen(ctx context.Context, port uint16, b Backlog) (*os.File, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -23,7 +35,7 @@ func (l *Link) Listen(ctx context.Context, port uint16) (*os.File, error) {
 		return err
 	})
 	if err == nil {
-		err = listen(f, port)
+		err = listen(f, port, b)
 	}
 	if err != nil {
 		if f != nil {
@@ -34,15 +46,15 @@ func (l *Link) Listen(ctx context.Context, port uint16) (*os.File, error) {
 	return f, nil
 }
 
-func listen(f *os.File, port uint16) error {
+func listen(f *os.File, port uint16, b Backlog) error {
 	raw, err := f.SyscallConn()
 	if err != nil {
 		return err
 	}
-	return control(raw, func(fd int) error { return listenOn(fd, port) })
+	return control(raw, func(fd int) error { return listenOn(fd, port, b) })
 }
 
-func listenOn(fd int, port uint16) error {
+func listenOn(fd int, port uint16, b Backlog) error {
 	wildcard := netip.IPv4Unspecified()
 	if err := setOptions(fd, reuseOption, transparentOption(wildcard)); err != nil {
 		return err
@@ -50,5 +62,26 @@ func listenOn(fd int, port uint16) error {
 	if err := unix.Bind(fd, sockaddr(netip.AddrPortFrom(wildcard, port))); err != nil {
 		return os.NewSyscallError("bind", err)
 	}
-	return os.NewSyscallError("listen", unix.Listen(fd, wantBacklog))
+	if err := boundBuffer(fd, b.Buffer); err != nil {
+		return err
+	}
+	backlog := b.Connections
+	if backlog <= 0 || backlog > wantBacklog {
+		backlog = wantBacklog
+	}
+	return os.NewSyscallError("listen", unix.Listen(fd, backlog))
+}
+
+// boundBuffer sets the receive buffer with which a listener's connections begin.
+// The lock that comes with it is taken off again: it would keep their windows
+// small for good. Kernels before 5.14 can't do that, and are left as they are.
+func boundBuffer(fd, bytes int) error {
+	if bytes <= 0 {
+		return nil
+	}
+	if _, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_BUF_LOCK); errors.Is(err, unix.ENOPROTOOPT) {
+		return nil
+	}
+	return setOptions(fd, socketOption{"receive buffer", unix.SOL_SOCKET, unix.SO_RCVBUF, bytes},
+		socketOption{"buffer lock", unix.SOL_SOCKET, unix.SO_BUF_LOCK, 0})
 }

@@ -130,8 +130,10 @@ func TestLimitsMayChange(t *testing.T) {
 	var limit atomic.Int32
 	limit.Store(2)
 	s := newSlots(func() int { return int(limit.Load()) })
-	if !s.try() || !s.try() || s.try() {
-		t.Fatal("not two slots")
+	for i, want := range []bool{true, true, false} {
+		if got := s.try(); got != want {
+			t.Fatalf("slot %d: %v", i, got)
+		}
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -67,6 +67,15 @@ const (
 	FastPathOff  FastPath = "off"
 )
 
+// Refusal is the answer to a client whose workload can't be woken.
+type Refusal string
+
+// The refusals.
+const (
+	RefuseHTTP  Refusal = "http"  // 503 to what is an HTTP/1 request, a reset to all else
+	RefuseReset Refusal = "reset" // a reset
+)
+
 // LogFormat is the form of hibernated's log.
 type LogFormat string
 
@@ -95,6 +104,10 @@ type Config struct {
 	OnStop           StopPolicy
 	WakeTimeout      time.Duration
 	ExecIdleTimeout  time.Duration // 0: an exec counts however silent it is
+	HoldTimeout      time.Duration
+	MaxBacklog       int    // connections on a port
+	MaxHeldBytes     uint64 // on a port
+	MaxConnections   int    // through hibernated at once
 
 	MetricsAddress  string // "": not served
 	LogLevel        slog.Level
@@ -106,6 +119,12 @@ type Config struct {
 	CPUWindow       time.Duration
 	OrphanHold      time.Duration // 0: not at all
 	CollectAfter    time.Duration // 0: never
+
+	MaxWakes           int // at a time; 0: one for each core, at least two
+	MaxWakeQueue       int
+	MinFreeMemory      uint64 // bytes
+	MaxNodeConnections int
+	RefuseWith         Refusal
 
 	sources map[string]string
 }
@@ -130,7 +149,7 @@ func (c *Config) Settings() []Setting {
 // ShimSettings are those that mean something to a shim, or to its workload.
 func (c *Config) ShimSettings() []Setting {
 	return slices.DeleteFunc(c.Settings(), func(s Setting) bool {
-		return slices.ContainsFunc(daemonKeys(), func(k Key) bool { return k.Name == s.Key })
+		return slices.ContainsFunc(append(daemonKeys(), admissionKeys()...), func(k Key) bool { return k.Name == s.Key })
 	})
 }
 

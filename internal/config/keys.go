@@ -16,7 +16,7 @@ const (
 func Keys() []Key { return table() }
 
 var table = sync.OnceValue(func() []Key {
-	return slices.Concat(nodeKeys(), runtimeKeys(), workloadKeys(), daemonKeys(), pendingKeys())
+	return slices.Concat(nodeKeys(), runtimeKeys(), workloadKeys(), holdKeys(), daemonKeys(), admissionKeys(), pendingKeys())
 })
 
 func nodeKeys() []Key {
@@ -128,9 +128,8 @@ func durationKeys() []Key {
 		}.key(),
 		setting[time.Duration]{
 			name: "wake-timeout", scope: ScopeWorkload, codec: span(time.Second, time.Hour, ""), def: raw{"30s"},
-			field: func(c *Config) *time.Duration { return &c.WakeTimeout },
-			doc: "How long a wake may take, waiting for a store included; then on-restore-failure applies. " +
-				"Connections are held that long at most.",
+			field:   func(c *Config) *time.Duration { return &c.WakeTimeout },
+			doc:     "How long a wake may take, waiting for a store included; then on-restore-failure applies.",
 			tighten: "only shorter",
 			allows:  func(node, asked time.Duration) bool { return asked <= node },
 		}.key(),

@@ -124,13 +124,26 @@ func (w *Workload) listen(ctx context.Context, ports []uint16) error {
 		if w.listeners[port] != nil {
 			continue
 		}
-		f, err := w.link.Listen(ctx, port)
+		f, err := w.link.Listen(ctx, port, w.backlog())
 		if err != nil {
 			return fmt.Errorf("hold port %d: %w", port, err)
 		}
 		w.listeners[port] = f
 	}
 	return nil
+}
+
+// The bounds of what one connection may send ahead.
+const (
+	leastBuffer = 4 << 10
+	mostBuffer  = 64 << 10
+)
+
+// backlog is how much may wait at one listener.
+func (w *Workload) backlog() network.Backlog {
+	connections := w.config.MaxBacklog
+	share := w.config.MaxHeldBytes / uint64(max(connections, 1))
+	return network.Backlog{Connections: connections, Buffer: int(min(max(share, leastBuffer), mostBuffer))}
 }
 
 // address is where the workload is dialed; "" without a network.

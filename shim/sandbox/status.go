@@ -50,6 +50,7 @@ func (w *Workload) status() *shimv1.StatusResponse {
 	if w.image != "" {
 		s.Image = &w.image
 	}
+	s.Limits = &shimv1.Limits{HoldMs: w.config.HoldTimeout.Milliseconds(), Connections: uint32(w.config.MaxConnections)}
 	for _, k := range w.config.ShimSettings() {
 		s.Settings = append(s.Settings, &shimv1.Setting{Key: k.Key, Value: k.Value, Source: k.Source})
 	}
@@ -125,11 +126,4 @@ func (w *Workload) Over() bool {
 	return !slices.ContainsFunc(w.containers, func(c *Container) bool {
 		return c.state != lifecycle.Stopped && c.state != lifecycle.Deleted
 	})
-}
-
-// Deleted says whether every container is gone, so that the shim may end.
-func (w *Workload) Deleted() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return !slices.ContainsFunc(w.containers, func(c *Container) bool { return c.state != lifecycle.Deleted })
 }

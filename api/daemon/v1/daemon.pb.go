@@ -110,7 +110,9 @@ type Workload struct {
 	Status *v1.StatusResponse     `protobuf:"bytes,1,opt,name=status,proto3" json:"status,omitempty"`
 	Idle   *Idle                  `protobuf:"bytes,2,opt,name=idle,proto3" json:"idle,omitempty"`
 	// Why the shim does not answer; empty when it does. Its status is the last one known then.
-	Unreachable   string `protobuf:"bytes,3,opt,name=unreachable,proto3" json:"unreachable,omitempty"`
+	Unreachable string `protobuf:"bytes,3,opt,name=unreachable,proto3" json:"unreachable,omitempty"`
+	// What its wake waits for, for a person; empty when none waits.
+	WakeWaits     string `protobuf:"bytes,4,opt,name=wake_waits,json=wakeWaits,proto3" json:"wake_waits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -162,6 +164,13 @@ func (x *Workload) GetIdle() *Idle {
 func (x *Workload) GetUnreachable() string {
 	if x != nil {
 		return x.Unreachable
+	}
+	return ""
+}
+
+func (x *Workload) GetWakeWaits() string {
+	if x != nil {
+		return x.WakeWaits
 	}
 	return ""
 }
@@ -449,11 +458,13 @@ const file_api_daemon_v1_daemon_proto_rawDesc = "" +
 	"\x1aapi/daemon/v1/daemon.proto\x12\x13hibernate.daemon.v1\x1a\x16api/shim/v1/shim.proto\"\r\n" +
 	"\vListRequest\"K\n" +
 	"\fListResponse\x12;\n" +
-	"\tworkloads\x18\x01 \x03(\v2\x1d.hibernate.daemon.v1.WorkloadR\tworkloads\"\x96\x01\n" +
+	"\tworkloads\x18\x01 \x03(\v2\x1d.hibernate.daemon.v1.WorkloadR\tworkloads\"\xb5\x01\n" +
 	"\bWorkload\x129\n" +
 	"\x06status\x18\x01 \x01(\v2!.hibernate.shim.v1.StatusResponseR\x06status\x12-\n" +
 	"\x04idle\x18\x02 \x01(\v2\x19.hibernate.daemon.v1.IdleR\x04idle\x12 \n" +
-	"\vunreachable\x18\x03 \x01(\tR\vunreachable\"\xa6\x01\n" +
+	"\vunreachable\x18\x03 \x01(\tR\vunreachable\x12\x1d\n" +
+	"\n" +
+	"wake_waits\x18\x04 \x01(\tR\twakeWaits\"\xa6\x01\n" +
 	"\x04Idle\x12\x12\n" +
 	"\x04mode\x18\x01 \x01(\tR\x04mode\x12\x1e\n" +
 	"\vidle_for_ms\x18\x02 \x01(\x03R\tidleForMs\x12 \n" +

@@ -632,7 +632,8 @@ type StatusResponse struct {
 	Image         *string     `protobuf:"bytes,23,opt,name=image,proto3,oneof" json:"image,omitempty"` // its name; absent where the engine does not tell (ctr)
 	// Why packets go through the network stack of the pod's namespace while the gate is open; empty: they pass it, or there
 	// is no gate.
-	SlowPath      string `protobuf:"bytes,24,opt,name=slow_path,json=slowPath,proto3" json:"slow_path,omitempty"`
+	SlowPath      string  `protobuf:"bytes,24,opt,name=slow_path,json=slowPath,proto3" json:"slow_path,omitempty"`
+	Limits        *Limits `protobuf:"bytes,25,opt,name=limits,proto3" json:"limits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -835,6 +836,66 @@ func (x *StatusResponse) GetSlowPath() string {
 	return ""
 }
 
+func (x *StatusResponse) GetLimits() *Limits {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
+// Limits of what the workload's clients may take.
+type Limits struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	HoldMs        int64                  `protobuf:"varint,1,opt,name=hold_ms,json=holdMs,proto3" json:"hold_ms,omitempty"` // that connections wait for a wake
+	Connections   uint32                 `protobuf:"varint,2,opt,name=connections,proto3" json:"connections,omitempty"`     // passed on by the daemon at once
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Limits) Reset() {
+	*x = Limits{}
+	mi := &file_api_shim_v1_shim_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Limits) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Limits) ProtoMessage() {}
+
+func (x *Limits) ProtoReflect() protoreflect.Message {
+	mi := &file_api_shim_v1_shim_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Limits.ProtoReflect.Descriptor instead.
+func (*Limits) Descriptor() ([]byte, []int) {
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Limits) GetHoldMs() int64 {
+	if x != nil {
+		return x.HoldMs
+	}
+	return 0
+}
+
+func (x *Limits) GetConnections() uint32 {
+	if x != nil {
+		return x.Connections
+	}
+	return 0
+}
+
 type Container struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -846,7 +907,7 @@ type Container struct {
 
 func (x *Container) Reset() {
 	*x = Container{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[11]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -858,7 +919,7 @@ func (x *Container) String() string {
 func (*Container) ProtoMessage() {}
 
 func (x *Container) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[11]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -871,7 +932,7 @@ func (x *Container) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Container.ProtoReflect.Descriptor instead.
 func (*Container) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{11}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Container) GetId() string {
@@ -905,7 +966,7 @@ type Reason struct {
 
 func (x *Reason) Reset() {
 	*x = Reason{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[12]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -917,7 +978,7 @@ func (x *Reason) String() string {
 func (*Reason) ProtoMessage() {}
 
 func (x *Reason) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[12]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -930,7 +991,7 @@ func (x *Reason) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reason.ProtoReflect.Descriptor instead.
 func (*Reason) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{12}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Reason) GetCode() string {
@@ -958,7 +1019,7 @@ type Setting struct {
 
 func (x *Setting) Reset() {
 	*x = Setting{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[13]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -970,7 +1031,7 @@ func (x *Setting) String() string {
 func (*Setting) ProtoMessage() {}
 
 func (x *Setting) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[13]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -983,7 +1044,7 @@ func (x *Setting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Setting.ProtoReflect.Descriptor instead.
 func (*Setting) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{13}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Setting) GetKey() string {
@@ -1015,7 +1076,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[14]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1027,7 +1088,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[14]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1040,7 +1101,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{14}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{15}
 }
 
 type Event struct {
@@ -1055,7 +1116,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[15]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1067,7 +1128,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[15]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1080,7 +1141,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{15}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Event) GetTimeUnixMs() int64 {
@@ -1119,7 +1180,7 @@ type ActivityRequest struct {
 
 func (x *ActivityRequest) Reset() {
 	*x = ActivityRequest{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[16]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1131,7 +1192,7 @@ func (x *ActivityRequest) String() string {
 func (*ActivityRequest) ProtoMessage() {}
 
 func (x *ActivityRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[16]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1144,7 +1205,7 @@ func (x *ActivityRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ActivityRequest.ProtoReflect.Descriptor instead.
 func (*ActivityRequest) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{16}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{17}
 }
 
 type ActivityResponse struct {
@@ -1170,7 +1231,7 @@ type ActivityResponse struct {
 
 func (x *ActivityResponse) Reset() {
 	*x = ActivityResponse{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[17]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1182,7 +1243,7 @@ func (x *ActivityResponse) String() string {
 func (*ActivityResponse) ProtoMessage() {}
 
 func (x *ActivityResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[17]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1195,7 +1256,7 @@ func (x *ActivityResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ActivityResponse.ProtoReflect.Descriptor instead.
 func (*ActivityResponse) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{17}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ActivityResponse) GetState() string {
@@ -1299,7 +1360,7 @@ type LeaseRequest struct {
 
 func (x *LeaseRequest) Reset() {
 	*x = LeaseRequest{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[18]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1311,7 +1372,7 @@ func (x *LeaseRequest) String() string {
 func (*LeaseRequest) ProtoMessage() {}
 
 func (x *LeaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[18]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1324,7 +1385,7 @@ func (x *LeaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseRequest.ProtoReflect.Descriptor instead.
 func (*LeaseRequest) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{18}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *LeaseRequest) GetName() string {
@@ -1351,7 +1412,7 @@ type LeaseInfo struct {
 
 func (x *LeaseInfo) Reset() {
 	*x = LeaseInfo{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[19]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1363,7 +1424,7 @@ func (x *LeaseInfo) String() string {
 func (*LeaseInfo) ProtoMessage() {}
 
 func (x *LeaseInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[19]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1376,7 +1437,7 @@ func (x *LeaseInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseInfo.ProtoReflect.Descriptor instead.
 func (*LeaseInfo) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{19}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *LeaseInfo) GetName() string {
@@ -1402,7 +1463,7 @@ type LeaseResponse struct {
 
 func (x *LeaseResponse) Reset() {
 	*x = LeaseResponse{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[20]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1414,7 +1475,7 @@ func (x *LeaseResponse) String() string {
 func (*LeaseResponse) ProtoMessage() {}
 
 func (x *LeaseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[20]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1427,7 +1488,7 @@ func (x *LeaseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseResponse.ProtoReflect.Descriptor instead.
 func (*LeaseResponse) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{20}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *LeaseResponse) GetLeases() []*LeaseInfo {
@@ -1484,7 +1545,7 @@ const file_api_shim_v1_shim_proto_rawDesc = "" +
 	"\x02ok\x18\x02 \x01(\bR\x02ok\x12\x1a\n" +
 	"\brepaired\x18\x03 \x01(\bR\brepaired\x12\x16\n" +
 	"\x06detail\x18\x04 \x01(\tR\x06detail\"\x0f\n" +
-	"\rStatusRequest\"\x91\a\n" +
+	"\rStatusRequest\"\xc4\a\n" +
 	"\x0eStatusResponse\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x1f\n" +
@@ -1515,9 +1576,13 @@ const file_api_shim_v1_shim_proto_rawDesc = "" +
 	"\rrunsc_version\x18\x15 \x01(\tR\frunscVersion\x12!\n" +
 	"\fmemory_bytes\x18\x16 \x01(\x04R\vmemoryBytes\x12\x19\n" +
 	"\x05image\x18\x17 \x01(\tH\x01R\x05image\x88\x01\x01\x12\x1b\n" +
-	"\tslow_path\x18\x18 \x01(\tR\bslowPathB\v\n" +
+	"\tslow_path\x18\x18 \x01(\tR\bslowPath\x121\n" +
+	"\x06limits\x18\x19 \x01(\v2\x19.hibernate.shim.v1.LimitsR\x06limitsB\v\n" +
 	"\t_identityB\b\n" +
-	"\x06_image\"G\n" +
+	"\x06_image\"C\n" +
+	"\x06Limits\x12\x17\n" +
+	"\ahold_ms\x18\x01 \x01(\x03R\x06holdMs\x12 \n" +
+	"\vconnections\x18\x02 \x01(\rR\vconnections\"G\n" +
 	"\tContainer\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x14\n" +
@@ -1584,7 +1649,7 @@ func file_api_shim_v1_shim_proto_rawDescGZIP() []byte {
 	return file_api_shim_v1_shim_proto_rawDescData
 }
 
-var file_api_shim_v1_shim_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_api_shim_v1_shim_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_api_shim_v1_shim_proto_goTypes = []any{
 	(*ExportRootfsRequest)(nil),  // 0: hibernate.shim.v1.ExportRootfsRequest
 	(*ExportRootfsResponse)(nil), // 1: hibernate.shim.v1.ExportRootfsResponse
@@ -1597,16 +1662,17 @@ var file_api_shim_v1_shim_proto_goTypes = []any{
 	(*Rung)(nil),                 // 8: hibernate.shim.v1.Rung
 	(*StatusRequest)(nil),        // 9: hibernate.shim.v1.StatusRequest
 	(*StatusResponse)(nil),       // 10: hibernate.shim.v1.StatusResponse
-	(*Container)(nil),            // 11: hibernate.shim.v1.Container
-	(*Reason)(nil),               // 12: hibernate.shim.v1.Reason
-	(*Setting)(nil),              // 13: hibernate.shim.v1.Setting
-	(*WatchRequest)(nil),         // 14: hibernate.shim.v1.WatchRequest
-	(*Event)(nil),                // 15: hibernate.shim.v1.Event
-	(*ActivityRequest)(nil),      // 16: hibernate.shim.v1.ActivityRequest
-	(*ActivityResponse)(nil),     // 17: hibernate.shim.v1.ActivityResponse
-	(*LeaseRequest)(nil),         // 18: hibernate.shim.v1.LeaseRequest
-	(*LeaseInfo)(nil),            // 19: hibernate.shim.v1.LeaseInfo
-	(*LeaseResponse)(nil),        // 20: hibernate.shim.v1.LeaseResponse
+	(*Limits)(nil),               // 11: hibernate.shim.v1.Limits
+	(*Container)(nil),            // 12: hibernate.shim.v1.Container
+	(*Reason)(nil),               // 13: hibernate.shim.v1.Reason
+	(*Setting)(nil),              // 14: hibernate.shim.v1.Setting
+	(*WatchRequest)(nil),         // 15: hibernate.shim.v1.WatchRequest
+	(*Event)(nil),                // 16: hibernate.shim.v1.Event
+	(*ActivityRequest)(nil),      // 17: hibernate.shim.v1.ActivityRequest
+	(*ActivityResponse)(nil),     // 18: hibernate.shim.v1.ActivityResponse
+	(*LeaseRequest)(nil),         // 19: hibernate.shim.v1.LeaseRequest
+	(*LeaseInfo)(nil),            // 20: hibernate.shim.v1.LeaseInfo
+	(*LeaseResponse)(nil),        // 21: hibernate.shim.v1.LeaseResponse
 }
 var file_api_shim_v1_shim_proto_depIdxs = []int32{
 	6,  // 0: hibernate.shim.v1.ExportRootfsResponse.last_wake:type_name -> hibernate.shim.v1.Transition
@@ -1614,35 +1680,36 @@ var file_api_shim_v1_shim_proto_depIdxs = []int32{
 	6,  // 2: hibernate.shim.v1.WakeResponse.transition:type_name -> hibernate.shim.v1.Transition
 	7,  // 3: hibernate.shim.v1.Transition.steps:type_name -> hibernate.shim.v1.Step
 	8,  // 4: hibernate.shim.v1.Transition.ladder:type_name -> hibernate.shim.v1.Rung
-	11, // 5: hibernate.shim.v1.StatusResponse.containers:type_name -> hibernate.shim.v1.Container
-	12, // 6: hibernate.shim.v1.StatusResponse.blockers:type_name -> hibernate.shim.v1.Reason
+	12, // 5: hibernate.shim.v1.StatusResponse.containers:type_name -> hibernate.shim.v1.Container
+	13, // 6: hibernate.shim.v1.StatusResponse.blockers:type_name -> hibernate.shim.v1.Reason
 	6,  // 7: hibernate.shim.v1.StatusResponse.last_hibernate:type_name -> hibernate.shim.v1.Transition
 	6,  // 8: hibernate.shim.v1.StatusResponse.last_wake:type_name -> hibernate.shim.v1.Transition
-	13, // 9: hibernate.shim.v1.StatusResponse.settings:type_name -> hibernate.shim.v1.Setting
-	6,  // 10: hibernate.shim.v1.Event.transition:type_name -> hibernate.shim.v1.Transition
-	10, // 11: hibernate.shim.v1.Event.status:type_name -> hibernate.shim.v1.StatusResponse
-	19, // 12: hibernate.shim.v1.ActivityResponse.leases:type_name -> hibernate.shim.v1.LeaseInfo
-	12, // 13: hibernate.shim.v1.ActivityResponse.blockers:type_name -> hibernate.shim.v1.Reason
-	19, // 14: hibernate.shim.v1.LeaseResponse.leases:type_name -> hibernate.shim.v1.LeaseInfo
-	2,  // 15: hibernate.shim.v1.Shim.Hibernate:input_type -> hibernate.shim.v1.HibernateRequest
-	4,  // 16: hibernate.shim.v1.Shim.Wake:input_type -> hibernate.shim.v1.WakeRequest
-	9,  // 17: hibernate.shim.v1.Shim.Status:input_type -> hibernate.shim.v1.StatusRequest
-	14, // 18: hibernate.shim.v1.Shim.Watch:input_type -> hibernate.shim.v1.WatchRequest
-	16, // 19: hibernate.shim.v1.Shim.Activity:input_type -> hibernate.shim.v1.ActivityRequest
-	18, // 20: hibernate.shim.v1.Shim.Lease:input_type -> hibernate.shim.v1.LeaseRequest
-	0,  // 21: hibernate.shim.v1.Shim.ExportRootfs:input_type -> hibernate.shim.v1.ExportRootfsRequest
-	3,  // 22: hibernate.shim.v1.Shim.Hibernate:output_type -> hibernate.shim.v1.HibernateResponse
-	5,  // 23: hibernate.shim.v1.Shim.Wake:output_type -> hibernate.shim.v1.WakeResponse
-	10, // 24: hibernate.shim.v1.Shim.Status:output_type -> hibernate.shim.v1.StatusResponse
-	15, // 25: hibernate.shim.v1.Shim.Watch:output_type -> hibernate.shim.v1.Event
-	17, // 26: hibernate.shim.v1.Shim.Activity:output_type -> hibernate.shim.v1.ActivityResponse
-	20, // 27: hibernate.shim.v1.Shim.Lease:output_type -> hibernate.shim.v1.LeaseResponse
-	1,  // 28: hibernate.shim.v1.Shim.ExportRootfs:output_type -> hibernate.shim.v1.ExportRootfsResponse
-	22, // [22:29] is the sub-list for method output_type
-	15, // [15:22] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	14, // 9: hibernate.shim.v1.StatusResponse.settings:type_name -> hibernate.shim.v1.Setting
+	11, // 10: hibernate.shim.v1.StatusResponse.limits:type_name -> hibernate.shim.v1.Limits
+	6,  // 11: hibernate.shim.v1.Event.transition:type_name -> hibernate.shim.v1.Transition
+	10, // 12: hibernate.shim.v1.Event.status:type_name -> hibernate.shim.v1.StatusResponse
+	20, // 13: hibernate.shim.v1.ActivityResponse.leases:type_name -> hibernate.shim.v1.LeaseInfo
+	13, // 14: hibernate.shim.v1.ActivityResponse.blockers:type_name -> hibernate.shim.v1.Reason
+	20, // 15: hibernate.shim.v1.LeaseResponse.leases:type_name -> hibernate.shim.v1.LeaseInfo
+	2,  // 16: hibernate.shim.v1.Shim.Hibernate:input_type -> hibernate.shim.v1.HibernateRequest
+	4,  // 17: hibernate.shim.v1.Shim.Wake:input_type -> hibernate.shim.v1.WakeRequest
+	9,  // 18: hibernate.shim.v1.Shim.Status:input_type -> hibernate.shim.v1.StatusRequest
+	15, // 19: hibernate.shim.v1.Shim.Watch:input_type -> hibernate.shim.v1.WatchRequest
+	17, // 20: hibernate.shim.v1.Shim.Activity:input_type -> hibernate.shim.v1.ActivityRequest
+	19, // 21: hibernate.shim.v1.Shim.Lease:input_type -> hibernate.shim.v1.LeaseRequest
+	0,  // 22: hibernate.shim.v1.Shim.ExportRootfs:input_type -> hibernate.shim.v1.ExportRootfsRequest
+	3,  // 23: hibernate.shim.v1.Shim.Hibernate:output_type -> hibernate.shim.v1.HibernateResponse
+	5,  // 24: hibernate.shim.v1.Shim.Wake:output_type -> hibernate.shim.v1.WakeResponse
+	10, // 25: hibernate.shim.v1.Shim.Status:output_type -> hibernate.shim.v1.StatusResponse
+	16, // 26: hibernate.shim.v1.Shim.Watch:output_type -> hibernate.shim.v1.Event
+	18, // 27: hibernate.shim.v1.Shim.Activity:output_type -> hibernate.shim.v1.ActivityResponse
+	21, // 28: hibernate.shim.v1.Shim.Lease:output_type -> hibernate.shim.v1.LeaseResponse
+	1,  // 29: hibernate.shim.v1.Shim.ExportRootfs:output_type -> hibernate.shim.v1.ExportRootfsResponse
+	23, // [23:30] is the sub-list for method output_type
+	16, // [16:23] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_api_shim_v1_shim_proto_init() }
@@ -1658,7 +1725,7 @@ func file_api_shim_v1_shim_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_shim_v1_shim_proto_rawDesc), len(file_api_shim_v1_shim_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   21,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
