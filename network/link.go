@@ -19,6 +19,9 @@ type Link struct {
 	found      record // P's own sysctls as they were; set by Open
 	fast       fastPath
 
+	keeperMu sync.Mutex // guards the below, and is held while it changes
+	keeper   *keeper    // while the sandbox falls asleep, and sleeps
+
 	mu   sync.Mutex // guards the below
 	gate Gate       // as last set
 	base Counters   // of tables that are gone
@@ -135,7 +138,7 @@ func (l *Link) Dial(ctx context.Context, client netip.AddrPort, port uint16) (*n
 
 // Close gives the descriptors up. It changes nothing but that the fast path is gone with them.
 func (l *Link) Close() error {
-	errs := []error{l.fast.close()}
+	errs := []error{l.fast.close(), l.forgetKeeper()}
 	for _, s := range []*side{l.pod, l.inner} {
 		if s != nil {
 			errs = append(errs, s.close())
