@@ -4,6 +4,8 @@
 //	proxy     serves the listeners with package wakeproxy
 //	node      the view of all shims, with a watch on each
 //	keeper    samples idleness and has shims hibernate; idle is its policy
+//	admission lets wakes begin, so many at once as the node has processors and memory for
+//	selfprobe has the daemon be its own client now and then
 //	leftover  finds snapshots that no shim looks after, and removes those whose container is gone
 //	server    the API, metrics and health
 //
@@ -13,16 +15,19 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"time"
 
 	"github.com/hibernate-runtime/hibernate/api/handover"
+	"github.com/hibernate-runtime/hibernate/daemon/admission"
 	"github.com/hibernate-runtime/hibernate/daemon/idle"
 	"github.com/hibernate-runtime/hibernate/daemon/leftover"
 	"github.com/hibernate-runtime/hibernate/daemon/server"
@@ -41,8 +46,18 @@ type Options struct {
 	Policy         idle.Policy
 	// Concurrent hibernations at most; 0 for one on each core.
 	Concurrent int
-	// Limits, WakeTimeout and Grace as packages wakeproxy and proxy have them.
+	// Wakes at once, how many may wait for that, and how much memory must be left. Defaults: one for each core, at least two;
+	// 1024; 0.
+	Wakes admission.Limits
+	// Available is the memory that the node can give away. Default: admission.Available.
+	Available func() (uint64, error)
+	// Connections that are passed on at once, to all workloads. Default as wakeproxy.NewNode has it.
+	Connections int
+	// AnswerHTTP, Limits, WakeTimeout, SilentAfter and Grace as packages wakeproxy and proxy have them. Limits are those of a
+	// workload that has told none of its own.
+	AnswerHTTP         bool
 	Limits             wakeproxy.Limits
+	SilentAfter        time.Duration
 	WakeTimeout, Grace time.Duration
 	// Orphans is how long the connections of a shim that died wait for their container to be started again; 0 for not at all.
 	Orphans time.Duration
@@ -50,6 +65,8 @@ type Options struct {
 	DataDir string
 	// CollectAfter is how long a container must be gone before what is left of it is removed; 0 for never.
 	CollectAfter time.Duration
+	// AlarmAfter is how long a workload's activity must not be measurable before that is an alarm. Default 30 s.
+	AlarmAfter time.Duration
 	// ScanEvery is the time between scans of the records. Default 2 s.
 	ScanEvery time.Duration
 	// Dial connects to a workload from within its pod's namespace with the client's address.
@@ -65,6 +82,15 @@ func (o Options) withDefaults() Options {
 	}
 	if o.APISocket == "" {
 		o.APISocket = filepath.Join(o.RunDir, "api.sock")
+	}
+	if o.Wakes.Wakes <= 0 {
+		o.Wakes.Wakes = max(2, runtime.GOMAXPROCS(0))
+	}
+	if o.Wakes.Queue <= 0 {
+		o.Wakes.Queue = 1024
+	}
+	if o.Available == nil {
+		o.Available = admission.Available
 	}
 	if o.Ready == nil {
 		o.Ready = func() {}
@@ -99,8 +125,10 @@ func Run(ctx context.Context, opts Options) error {
 	}
 	spawn(&registrations, func() error { return p.registry.Run(registering, sockets.registration) })
 	spawn(&answers, func() error { return server.ServeAPI(running, sockets.api, p.api) })
+	answers.Go(func() { p.admission.Run(running) })
+	answers.Go(func() { p.selfProbe.Run(running) })
 	if sockets.metrics != nil {
-		healthy := func() error { return running.Err() }
+		healthy := func() error { return errors.Join(running.Err(), p.selfProbe.Err()) }
 		handler := server.Handler(p.metrics.Handler(), healthy)
 		spawn(&answers, func() error { return server.ServeHTTP(running, sockets.metrics, handler) })
 	}

@@ -1,15 +1,18 @@
 package daemon
 
 import (
+	"context"
 	"time"
 
-	"context"
 	"github.com/hibernate-runtime/hibernate/api/handover"
+	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
+	"github.com/hibernate-runtime/hibernate/daemon/admission"
 	"github.com/hibernate-runtime/hibernate/daemon/keeper"
 	"github.com/hibernate-runtime/hibernate/daemon/metrics"
 	"github.com/hibernate-runtime/hibernate/daemon/node"
 	"github.com/hibernate-runtime/hibernate/daemon/proxy"
 	"github.com/hibernate-runtime/hibernate/daemon/registry"
+	"github.com/hibernate-runtime/hibernate/daemon/selfprobe"
 	"github.com/hibernate-runtime/hibernate/daemon/server"
 	"github.com/hibernate-runtime/hibernate/daemon/shimclient"
 	"github.com/hibernate-runtime/hibernate/wakeproxy"
@@ -17,33 +20,48 @@ import (
 
 // parts are what Run joins.
 type parts struct {
-	view     *node.View
-	keeper   *keeper.Keeper
-	metrics  *metrics.Metrics
-	proxies  *wakeproxy.Node
-	registry *registry.Registry
-	api      server.API
+	view      *node.View
+	keeper    *keeper.Keeper
+	metrics   *metrics.Metrics
+	admission *admission.Controller
+	selfProbe *selfprobe.Prober
+	proxies   *wakeproxy.Node
+	registry  *registry.Registry
+	api       server.API
 }
 
 // assemble builds the parts and opens the view: from here on shims are watched and sampled.
 func assemble(opts Options) *parts {
-	p := &parts{proxies: wakeproxy.NewNode(0)}
+	p := &parts{proxies: wakeproxy.NewNode(opts.Connections)}
 	p.metrics = metrics.New(opts.Version, p.snapshot)
 	events := newEvents(p.metrics, opts.Log)
 	p.keeper = keeper.New(keeper.Options{
-		Policy: opts.Policy, Concurrent: opts.Concurrent, Refused: p.metrics.Refused, Log: opts.Log,
+		Policy: opts.Policy, Concurrent: opts.Concurrent, Refused: p.metrics.Refused, RoomMade: p.metrics.RoomMade,
+		AlarmAfter: opts.AlarmAfter, Log: opts.Log,
 	})
+	p.admission = admission.New(admission.Options{
+		Limits: opts.Wakes, Available: opts.Available, Room: p.keeper, Meter: p.metrics, Log: opts.Log,
+	})
+	p.selfProbe = selfprobe.New(selfprobe.Options{Told: p.metrics.SelfProbed, Log: opts.Log})
 	p.view = node.Open(node.Options{
-		Dial:    func(address string) node.Shim { return shimclient.New(address) },
-		Scan:    func() ([]node.Found, error) { return scan(opts.RunDir) },
-		Roles:   []func(context.Context, *node.Workload){p.keeper.Follow},
-		OnEvent: events.on, ScanEvery: opts.ScanEvery, Log: opts.Log,
+		Dial:  func(address string) node.Shim { return shimclient.New(address) },
+		Scan:  func() ([]node.Found, error) { return scan(opts.RunDir) },
+		Roles: []func(context.Context, *node.Workload){p.keeper.Follow},
+		OnEvent: func(w *node.Workload, event *shimv1.Event) {
+			events.on(w, event)
+			p.admission.Changed(w.Key, event.GetState(), proxy.Need(w.Status()))
+		},
+		OnGone: func(w *node.Workload) {
+			events.forget(w)
+			p.admission.Gone(w.Key)
+		},
+		ScanEvery: opts.ScanEvery, Log: opts.Log,
 	})
 	p.registry = &registry.Registry{View: p.view, Keep: opts.Orphans, Log: opts.Log, Proxy: proxy.Options{
-		Dial: opts.Dial, Node: p.proxies, Limits: opts.Limits, WakeTimeout: opts.WakeTimeout, Grace: opts.Grace,
-		Meter: p.metrics, Log: opts.Log,
+		Dial: opts.Dial, Node: p.proxies, Limits: opts.Limits, AnswerHTTP: opts.AnswerHTTP, Admission: p.admission,
+		WakeTimeout: opts.WakeTimeout, SilentAfter: opts.SilentAfter, Grace: opts.Grace, Meter: p.metrics, Log: opts.Log,
 	}}
-	p.api = server.API{View: p.view, Judge: p.keeper, Build: opts.Version, Started: time.Now()}
+	p.api = server.API{View: p.view, Judge: p.keeper, Queue: p.admission, Build: opts.Version, Started: time.Now()}
 	return p
 }
 
@@ -67,7 +85,10 @@ func scan(runDir string) ([]node.Found, error) {
 
 // snapshot counts what is in the view, for metrics.
 func (p *parts) snapshot() metrics.Snapshot {
-	s := metrics.Snapshot{Workloads: make(map[metrics.Class]int)}
+	wakes := p.admission.Stats()
+	s := metrics.Snapshot{
+		Workloads: make(map[metrics.Class]int), WakesWaiting: wakes.Waiting, WakesRunning: wakes.Running, MemoryLack: wakes.Lack,
+	}
 	for _, w := range p.view.List() {
 		judgement, _ := p.keeper.Judgement(w)
 		state := w.State()
@@ -77,6 +98,9 @@ func (p *parts) snapshot() metrics.Snapshot {
 		s.Workloads[metrics.Class{State: state, Mode: string(judgement.Sample.Mode)}]++
 		if w.Err() != nil {
 			s.Unreachable++
+		}
+		if p.keeper.Broken(w) != "" {
+			s.Unmeasured++
 		}
 		if state == "asleep" {
 			s.ImageBytes += w.Status().GetImageBytes()

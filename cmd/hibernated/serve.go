@@ -11,10 +11,12 @@ import (
 	systemd "github.com/coreos/go-systemd/v22/daemon"
 
 	"github.com/hibernate-runtime/hibernate/daemon"
+	"github.com/hibernate-runtime/hibernate/daemon/admission"
 	"github.com/hibernate-runtime/hibernate/daemon/idle"
 	"github.com/hibernate-runtime/hibernate/internal/config"
 	"github.com/hibernate-runtime/hibernate/internal/version"
 	"github.com/hibernate-runtime/hibernate/network"
+	"github.com/hibernate-runtime/hibernate/wakeproxy"
 )
 
 // wakeMargin is how much longer than a wake may take the daemon waits for the shim's answer.
@@ -29,6 +31,7 @@ func serve(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 	}
 	stop := context.AfterFunc(ctx, func() { notify(systemd.SdNotifyStopping) })
 	defer stop()
+	raiseFileLimit(cfg.MaxNodeConnections, log)
 	return daemon.Run(ctx, daemon.Options{
 		RunDir:             cfg.RunDir,
 		RegistrationSocket: cfg.RegistrationSocket(),
@@ -37,13 +40,19 @@ func serve(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 		Version:            version.Version,
 		Policy:             policy(cfg),
 		Concurrent:         cfg.MaxHibernations,
-		WakeTimeout:        cfg.WakeTimeout + wakeMargin,
-		Orphans:            cfg.OrphanHold,
-		DataDir:            cfg.DataDir,
-		CollectAfter:       cfg.CollectAfter,
-		Dial:               dial,
-		Ready:              func() { notify(systemd.SdNotifyReady) },
-		Log:                log,
+		Wakes:              admission.Limits{Wakes: cfg.MaxWakes, Queue: cfg.MaxWakeQueue, Spare: cfg.MinFreeMemory},
+		Connections:        cfg.MaxNodeConnections,
+		AnswerHTTP:         cfg.RefuseWith == config.RefuseHTTP,
+		Limits: wakeproxy.Limits{
+			Connections: cfg.MaxConnections, HoldFor: cfg.HoldTimeout, DialTimeout: cfg.HoldTimeout,
+		},
+		WakeTimeout:  cfg.WakeTimeout + wakeMargin,
+		Orphans:      cfg.OrphanHold,
+		DataDir:      cfg.DataDir,
+		CollectAfter: cfg.CollectAfter,
+		Dial:         dial,
+		Ready:        func() { notify(systemd.SdNotifyReady) },
+		Log:          log,
 	})
 }
 

@@ -30,6 +30,7 @@ const (
 	Connections Code = "connections"
 	Fresh       Code = "fresh" // seen for the first time, or just woken: the idle clock starts
 	Aborted     Code = "activity"
+	Meter       Code = "meter" // the shim's counters stand still though data moved
 )
 
 // standing lists the reasons that hold as long as what they name does: they stop the idle clock.

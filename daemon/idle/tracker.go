@@ -12,6 +12,7 @@ type Tracker struct {
 	seen   bool   // a sample was taken
 	last   Sample // the newest
 	cpu    cpuWindow
+	meter  meter
 	active time.Time // of the last activity
 	cause  Code      // what that was
 
@@ -36,7 +37,7 @@ func (t *Tracker) Observe(now time.Time, s Sample) Decision {
 		return Decision{Timeout: t.timeout(s), SleepsIn: Never, Next: t.interval(s)}
 	}
 	t.enter(now, s)
-	blocking := standing(s)
+	blocking := append(standing(s), t.meter.check(t.last, s)...)
 	t.notice(now, s, blocking)
 	t.last = s
 	return t.decide(now, s, blocking)

@@ -23,6 +23,8 @@ type follower struct {
 	mode    idle.Mode
 	judged  uint64        // the packets of the newest sample
 	silent  time.Duration // the pause after the last unanswered question; 0 after an answer
+	failing time.Time     // since when no question was answered; zero when the last was
+	alarm   string        // that was raised
 }
 
 // silentMax bounds the pause between two questions to a shim that does not answer.
@@ -57,14 +59,16 @@ func (f *follower) sample(ctx context.Context) (idle.Decision, error) {
 		f.w.Answered(err)
 	}
 	if err != nil {
+		f.unmeasured(err)
 		return idle.Decision{}, err
 	}
-	f.silent, f.judged = 0, activity.GetPackets()
+	f.silent, f.failing, f.judged = 0, time.Time{}, activity.GetPackets()
 	sample := sampleOf(activity)
 	sample.ProxyConns, sample.ProxyBytes = f.w.ProxyUse()
 	now := time.Now()
 	d := f.tracker.Observe(now, sample)
 	f.noteMode(sample.Mode)
+	f.raise(meterFault(d))
 	f.update(f.w, func(j *Judgement) {
 		*j = Judgement{Decision: d, Sample: sample, Memory: activity.GetMemoryBytes(), At: now, Waiting: j.Waiting}
 	})
@@ -108,32 +112,56 @@ func (f *follower) turn(ctx context.Context) (release func(), ok bool) {
 			return nil, false
 		}
 	}
-	held := time.AfterFunc(f.opts.SlotTimeout, func() { f.slots.Release(1) })
+	return f.lend(), true
+}
+
+// slot waits for one of the slots.
+func (k *Keeper) slot(ctx context.Context) (release func(), err error) {
+	if err := k.slots.Acquire(ctx, 1); err != nil {
+		return nil, err
+	}
+	return k.lend(), nil
+}
+
+// lend returns how an acquired slot is given back, which it is by itself when it is held too long.
+func (k *Keeper) lend() (release func()) {
+	held := time.AfterFunc(k.opts.SlotTimeout, func() { k.slots.Release(1) })
 	return func() {
 		if held.Stop() {
-			f.slots.Release(1)
+			k.slots.Release(1)
 		}
-	}, true
+	}
 }
 
 // settle tells the tracker how a hibernation ended.
 func (f *follower) settle(err error) {
 	now := time.Now()
-	switch {
-	case err == nil:
+	if err == nil {
 		f.tracker.Slept(now)
 		return
-	case errdefs.IsAborted(err):
+	}
+	outcome := outcomeOf(err)
+	switch outcome {
+	case "aborted":
 		f.tracker.Stopped(now)
-		f.opts.Refused("aborted")
-	case errdefs.IsFailedPrecondition(err):
+	case "refused":
 		f.tracker.SetBack(now, idle.Refused, shimclient.Message(err))
-		f.opts.Refused("refused")
 	default:
 		f.tracker.SetBack(now, idle.Failed, shimclient.Message(err))
-		f.opts.Refused("failed")
 	}
+	f.opts.Refused(outcome)
 	f.log.Info("did not hibernate", "error", err)
+}
+
+// outcomeOf classes the error of a hibernation.
+func outcomeOf(err error) string {
+	switch {
+	case errdefs.IsAborted(err):
+		return "aborted"
+	case errdefs.IsFailedPrecondition(err):
+		return "refused"
+	}
+	return "failed"
 }
 
 // sampleOf translates a shim's answer.

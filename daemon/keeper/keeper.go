@@ -35,7 +35,11 @@ type Options struct {
 	AsleepEvery time.Duration
 	// Refused is told of each of our requests that did not end in sleep: refused, aborted or failed.
 	Refused func(outcome string)
-	Log     *slog.Logger
+	// RoomMade is told how each hibernation for another's sake ended: slept, refused, aborted, failed or ended.
+	RoomMade func(outcome string)
+	// AlarmAfter is how long a workload's activity must not be measurable before that is an alarm. Default 30 s.
+	AlarmAfter time.Duration
+	Log        *slog.Logger
 }
 
 func (o Options) withDefaults() Options {
@@ -44,6 +48,7 @@ func (o Options) withDefaults() Options {
 		&o.HibernateTimeout: 5 * time.Minute,
 		&o.SlotTimeout:      30 * time.Second,
 		&o.AsleepEvery:      30 * time.Second,
+		&o.AlarmAfter:       30 * time.Second,
 	} {
 		if *field <= 0 {
 			*field = value
@@ -54,6 +59,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Refused == nil {
 		o.Refused = func(string) {}
+	}
+	if o.RoomMade == nil {
+		o.RoomMade = func(string) {}
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -68,6 +76,8 @@ type Keeper struct {
 
 	mu         sync.Mutex
 	judgements map[*node.Workload]Judgement // guarded by mu
+	spared     map[*node.Workload]time.Time // guarded by mu; until when it is not asked to make room
+	broken     map[*node.Workload]string    // guarded by mu; why its activity can't be measured
 }
 
 // Judgement is the newest decision about a workload and what it was made from.
@@ -86,6 +96,8 @@ func New(opts Options) *Keeper {
 		opts:       opts,
 		slots:      semaphore.NewWeighted(int64(opts.Concurrent)),
 		judgements: make(map[*node.Workload]Judgement),
+		spared:     make(map[*node.Workload]time.Time),
+		broken:     make(map[*node.Workload]string),
 	}
 }
 
@@ -109,6 +121,8 @@ func (k *Keeper) forget(w *node.Workload) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.judgements, w)
+	delete(k.spared, w)
+	delete(k.broken, w)
 }
 
 // Follow keeps one workload until ctx ends.

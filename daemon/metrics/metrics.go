@@ -32,6 +32,7 @@ type Metrics struct {
 	dialSeconds      prometheus.Histogram
 	limited          prometheus.Counter
 	proxyBytes       *prometheus.CounterVec
+	admission
 }
 
 // New returns the metrics of a daemon of the given version. snapshot is asked at each scrape.
@@ -59,6 +60,7 @@ func New(version string, snapshot func() Snapshot) *Metrics {
 		ConstLabels: prometheus.Labels{"version": version, "goversion": runtime.Version()},
 	})
 	build.Set(1)
+	m.admission = newAdmission(m.registry)
 	m.registry.MustRegister(build, collector{snapshot}, m.wakes, m.wakeSeconds, m.wakeCallErrors, m.hibernations,
 		m.hibernateSeconds, m.refusals, m.held, m.accepted, m.drained, m.dialSeconds, m.limited, m.proxyBytes,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))

@@ -9,6 +9,10 @@ type Snapshot struct {
 	// Unreachable shims, Connections held or drained, ImageBytes of those that sleep, MemoryBytes of those awake.
 	Unreachable, Connections int
 	ImageBytes, MemoryBytes  uint64
+	// WakesWaiting for their turn, WakesRunning, MemoryLack that the first of them waits for, and workloads whose activity can't
+	// be measured.
+	WakesWaiting, WakesRunning, Unmeasured int
+	MemoryLack                             uint64
 }
 
 // Class of workloads.
@@ -22,12 +26,16 @@ var (
 	unreachableDesc = prometheus.NewDesc("hibernate_shims_unreachable", "Shims that do not answer.", nil, nil)
 	connectionsDesc = prometheus.NewDesc("hibernate_held_connections", "Connections that the wake proxy holds or drains.", nil, nil)
 	imageDesc       = prometheus.NewDesc("hibernate_asleep_image_bytes", "Size of the checkpoints of all that sleep.", nil, nil)
+	waitingDesc     = prometheus.NewDesc("hibernate_wakes_waiting", "Workloads that wait for their turn to wake.", nil, nil)
+	runningDesc     = prometheus.NewDesc("hibernate_wakes_running", "Wakes under way.", nil, nil)
+	lackDesc        = prometheus.NewDesc("hibernate_memory_wanting_bytes", "Memory that is wanting for the first wake that waits for it.", nil, nil)
+	unmeasuredDesc  = prometheus.NewDesc("hibernate_activity_broken", "Workloads whose activity can't be measured, and that are kept awake for that.", nil, nil)
 	memoryDesc      = prometheus.NewDesc("hibernate_awake_memory_bytes", "Memory of all that is awake.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{workloadsDesc, unreachableDesc, connectionsDesc, imageDesc, memoryDesc} {
+	for _, desc := range []*prometheus.Desc{workloadsDesc, unreachableDesc, connectionsDesc, imageDesc, memoryDesc, waitingDesc, runningDesc, lackDesc, unmeasuredDesc} {
 		ch <- desc
 	}
 }
@@ -45,4 +53,8 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	gauge(connectionsDesc, float64(s.Connections))
 	gauge(imageDesc, float64(s.ImageBytes))
 	gauge(memoryDesc, float64(s.MemoryBytes))
+	gauge(waitingDesc, float64(s.WakesWaiting))
+	gauge(runningDesc, float64(s.WakesRunning))
+	gauge(lackDesc, float64(s.MemoryLack))
+	gauge(unmeasuredDesc, float64(s.Unmeasured))
 }

@@ -30,12 +30,23 @@ type Waker interface {
 	Wake(ctx context.Context, req *shimv1.WakeRequest) (*shimv1.WakeResponse, error)
 }
 
+// Admission says when a workload's wake may begin.
+type Admission interface {
+	// Admit waits for the workload's turn. The wake counts until release is called. The error is the cause of ctx, or one that
+	// says that there is no sense in waiting now, a wakeproxy.Later.
+	Admit(ctx context.Context, key node.Key, need uint64) (release func(), err error)
+}
+
 // Meter counts what sessions do. Its methods must be quick.
 type Meter interface {
 	Held(namespace string)
 	Accepted()
 	Limited()
 	WakeCallFailed()
+	// ShimSilent counts wakes that a shim has given no sign of for a while.
+	ShimSilent()
+	// ClientRefused counts clients that were refused: how, and why.
+	ClientRefused(answer, reason string)
 	Drained(in, out int64, dial time.Duration, err error)
 }
 
@@ -44,10 +55,17 @@ type Options struct {
 	// Dial connects to the target from within the pod's namespace with the client's address.
 	Dial func(ctx context.Context, pod *os.File, client, target netip.AddrPort) (net.Conn, error)
 	// Node is the limit that all sessions share.
-	Node   *wakeproxy.Node
+	Node *wakeproxy.Node
+	// Limits of a workload that has told none of its own.
 	Limits wakeproxy.Limits
+	// AnswerHTTP as wakeproxy has it.
+	AnswerHTTP bool
+	// Admission of wakes; nil for all at once.
+	Admission Admission
 	// WakeTimeout bounds one call of Wake; a shim that does not answer is asked again. Default 60 s.
 	WakeTimeout time.Duration
+	// SilentAfter is how long a shim may give no sign of a wake before that is told. Default 5 s.
+	SilentAfter time.Duration
 	// Grace is how long connections may go on when their session ends. Default 10 s.
 	Grace time.Duration
 	Meter Meter
@@ -57,6 +75,9 @@ type Options struct {
 func (o Options) withDefaults() Options {
 	if o.WakeTimeout <= 0 {
 		o.WakeTimeout = time.Minute
+	}
+	if o.SilentAfter <= 0 {
+		o.SilentAfter = 5 * time.Second
 	}
 	if o.Grace <= 0 {
 		o.Grace = 10 * time.Second
@@ -93,7 +114,7 @@ func closeFile(file *os.File) {
 func Begin(opts Options, w *node.Workload) *Session {
 	opts = opts.withDefaults()
 	s := &Session{
-		opts: opts, key: w.Key, shim: shim{w.Shim, w.State}, ports: make(map[uint16]*port), reachable: closed(),
+		opts: opts, key: w.Key, shim: shim{w.Shim, w.Status}, ports: make(map[uint16]*port), reachable: closed(),
 		log: opts.Log.With("namespace", w.Namespace, "id", w.ID),
 	}
 	s.proxy.Store(s.newProxy())
@@ -102,7 +123,7 @@ func Begin(opts Options, w *node.Workload) *Session {
 
 func (s *Session) newProxy() *wakeproxy.Proxy {
 	return wakeproxy.New(wakeproxy.Options{
-		Waker: s, Dialer: s, Node: s.opts.Node, Limits: s.opts.Limits,
+		Waker: s, Dialer: s, Node: s.opts.Node, LimitsNow: s.limits, AnswerHTTP: s.opts.AnswerHTTP,
 		// A port that is no longer offered accepts no more; its connections go on until the session ends.
 		Grace: wakeproxy.Unlimited, Log: s.log, Observer: observer{s},
 	})

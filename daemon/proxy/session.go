@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
 	"github.com/hibernate-runtime/hibernate/daemon/node"
 	"github.com/hibernate-runtime/hibernate/wakeproxy"
 )
@@ -40,8 +41,10 @@ type Session struct {
 // shim is whom a session asks.
 type shim struct {
 	Waker
-	state func() string
+	status func() *shimv1.StatusResponse // as it was told last; nil before
 }
+
+func (s shim) state() string { return s.status().GetState() }
 
 // port is one served listening socket.
 type port struct {

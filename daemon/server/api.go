@@ -27,12 +27,21 @@ type View interface {
 // Judge tells what the idle policy thinks of a workload.
 type Judge interface {
 	Judgement(w *node.Workload) (keeper.Judgement, bool)
+	// Broken tells why its activity can't be measured; "" when it can.
+	Broken(w *node.Workload) string
+}
+
+// Queue tells of wakes that wait for their turn.
+type Queue interface {
+	// Waits says what a workload's wake waits for; "" when none waits.
+	Waits(key node.Key) string
 }
 
 // API implements the daemon's ttrpc service.
 type API struct {
 	View    View
 	Judge   Judge
+	Queue   Queue
 	Build   string // version of this build
 	Started time.Time
 }
@@ -60,7 +69,13 @@ func (a API) WhyAwake(_ context.Context, req *daemonv1.WhyAwakeRequest) (*daemon
 	if why := listed.GetUnreachable(); why != "" {
 		resp.Reasons = append(resp.Reasons, &shimv1.Reason{Code: "unreachable", Detail: "the shim does not answer: " + why})
 	}
+	if waits := listed.GetWakeWaits(); waits != "" {
+		resp.Reasons = append(resp.Reasons, &shimv1.Reason{Code: "wake-queue", Detail: "its wake waits for " + waits})
+	}
 	j, ok := a.Judge.Judgement(w)
+	if why := a.Judge.Broken(w); why != "" && !has(j, idle.Meter) {
+		resp.Reasons = append(resp.Reasons, &shimv1.Reason{Code: string(idle.Meter), Detail: why})
+	}
 	if ok {
 		resp.Reasons = append(resp.Reasons, reasons(j)...)
 	} else if resp.GetState() == idle.Awake {
@@ -85,6 +100,7 @@ func (a API) workload(w *node.Workload) *daemonv1.Workload {
 	if err := w.Err(); err != nil {
 		out.Unreachable = err.Error()
 	}
+	out.WakeWaits = a.Queue.Waits(w.Key)
 	held, _ := w.ProxyUse()
 	if j, ok := a.Judge.Judgement(w); ok {
 		status.MemoryBytes = j.Memory

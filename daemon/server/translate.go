@@ -1,6 +1,7 @@
 package server
 
 import (
+	"slices"
 	"time"
 
 	daemonv1 "github.com/hibernate-runtime/hibernate/api/daemon/v1"
@@ -33,6 +34,10 @@ func reasons(j keeper.Judgement) []*shimv1.Reason {
 		out = append(out, &shimv1.Reason{Code: "queue", Detail: "idle, and waits for its turn: too many hibernate at once"})
 	}
 	return out
+}
+
+func has(j keeper.Judgement, code idle.Code) bool {
+	return slices.ContainsFunc(j.Reasons, func(r idle.Reason) bool { return r.Code == code })
 }
 
 // blockers are the newest that the shim told.

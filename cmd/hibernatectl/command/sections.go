@@ -21,6 +21,7 @@ func printFacts(out io.Writer, w *daemonv1.Workload, now time.Time) error {
 		{"Identity", s.GetIdentity()},
 		{"Image", s.GetImage()},
 		{"State", stateFor(w, now)},
+		{"Waits for", w.GetWakeWaits()},
 		{"Idle for", idleFor(w)},
 		{"Sleeps in", sleepsIn(w)},
 		{"Memory", humanBytes(s.GetMemoryBytes())},
