@@ -54,6 +54,15 @@
 // [Dial] reaches the sandbox while the gate is open only, since its answers come
 // from hib0.
 //
+// # The fast path
+//
+// While the gate is open and the sandbox connected, eBPF programs move the
+// packets that are plainly the sandbox's between the pod's interface and the
+// link, past P's stack. All that is said here of the gate holds for them, too:
+// they count use by its rules, and stand still before it closes. They are held
+// by the Link's descriptors; without them, and where others' rules in P forbid
+// it ([Link.FastPath] tells why), everything goes P's way.
+//
 // # State
 //
 // Everything lives in the kernel and is found again by [Open] from the two

@@ -43,13 +43,27 @@ func (l *Link) findObstacle(ctx context.Context, before string, looked uint32) (
 		what, err = foreignChains(c)
 		return err
 	})
-	for _, look := range []func() (string, error){l.foreignPrograms, l.foreignQdisc, l.foreignLegacy} {
+	for _, look := range []func() (string, error){l.misplaced, l.foreignPrograms, l.foreignQdisc, l.foreignLegacy} {
 		if err != nil || what != "" {
 			break
 		}
 		what, err = look()
 	}
 	return what, generation, err
+}
+
+// misplaced finds that an interface is another than the programs were made for: what they sent there would be lost.
+func (l *Link) misplaced() (string, error) {
+	at, err := l.fastPlaces()
+	if err != nil && !errors.Is(err, errNoLink) {
+		return "", err
+	}
+	l.fast.mu.Lock()
+	defer l.fast.mu.Unlock()
+	if p := l.fast.programs; err != nil || p != nil && !p.at(at) {
+		return misplaced, nil
+	}
+	return "", nil
 }
 
 // foreignChains names the first chain of others that holds rules or drops.

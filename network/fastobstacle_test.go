@@ -109,6 +109,34 @@ func spoken(t *testing.T, w *world, c net.Conn) int {
 	return forwarded(t, w) - before
 }
 
+// An interface that CNI made anew is not the one that the programs know. Until the ladder is climbed, packets go through P.
+func TestFastPathIsNotForAnotherInterface(t *testing.T) {
+	w, l, _ := awake(t)
+	h, node := handle(t, w.pod), handle(t, w.node)
+	mac := get(t, h, "eth0").Attrs().HardwareAddr // peers know it
+	must(t, h.LinkDel(get(t, h, "eth0")))
+	pair(t, w.node, "again", w.pod, "eth0", mac)
+	must(t, node.LinkSetMaster(get(t, node, "again"), get(t, node, "br0")))
+	addAddr(t, h, "eth0", podAddr, 24)
+	must(t, h.RouteAdd(&netlink.Route{LinkIndex: get(t, h, "eth0").Attrs().Index, Gw: routerAddr.AsSlice()}))
+	counters(t, l)
+	if why := l.FastPath(); !strings.Contains(why, "gone") {
+		t.Fatalf("the fast path's reason is %q", why)
+	}
+	for _, r := range l.Check(t.Context(), []uint16{echoPort}) {
+		if !r.OK {
+			t.Errorf("%+v", r)
+		}
+	}
+	c, err := w.dial(echoPort, 3*time.Second)
+	must(t, err)
+	defer c.Close()
+	spoken(t, w, c)
+	if n := spoken(t, w, c); n > 5 || l.FastPath() != "" {
+		t.Fatalf("P forwarded %d packets: %s", n, l.FastPath())
+	}
+}
+
 // A kernel that has no more room at an interface refuses: packets go through P, and the reason is told.
 func TestFastPathRefused(t *testing.T) {
 	w := newWorld(t)

@@ -64,6 +64,14 @@ type fastPrograms struct {
 	links                 []link.Link
 }
 
+func (p *fastPrograms) at(o *fastPrograms) bool {
+	return p.primary == o.primary && p.outer == o.outer && p.inner == o.inner
+}
+
+var errNoLink = errors.New("the link is missing")
+
+const misplaced = "the fast path's programs are at interfaces that are gone"
+
 func (p *fastPrograms) close() error {
 	var errs []error
 	for _, l := range p.links {
@@ -179,14 +187,14 @@ func (l *Link) checkFast(ctx context.Context) error {
 	f := &l.fast
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.refused != "" {
+	if f.refused != "" || at.primary == 0 {
 		return nil
 	}
 	if f.programs == nil {
 		return errors.New("the fast path's programs are not in place")
 	}
-	if p := f.programs; p.primary != at.primary || p.outer != at.outer || p.inner != at.inner {
-		return errors.New("the fast path's programs are at interfaces that are gone")
+	if !f.programs.at(at) {
+		return errors.New(misplaced)
 	}
 	for _, one := range f.programs.links {
 		if info, err := one.Info(); err != nil {
@@ -215,7 +223,7 @@ func (l *Link) repairFast() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	defer f.tell()
-	if f.refused != "" {
+	if f.refused != "" || at.primary == 0 {
 		return nil
 	}
 	if f.programs != nil {
@@ -231,18 +239,19 @@ func (l *Link) repairFast() error {
 	return f.write(f.wanted())
 }
 
-// fastPlaces finds the interfaces that programs belong to.
+// fastPlaces finds the interfaces that programs belong to. The pod's is 0 when it is gone.
 func (l *Link) fastPlaces() (*fastPrograms, error) {
 	outer, inner, err := l.ends()
 	if err != nil {
 		return nil, err
 	}
+	if outer == nil || inner == nil {
+		return nil, errNoLink
+	}
+	at := &fastPrograms{outer: outer.Attrs().Index, inner: inner.Attrs().Index}
 	primary, err := l.pod.link(l.attachment.Interface)
-	if err != nil {
-		return nil, err
+	if primary != nil {
+		at.primary = primary.Attrs().Index
 	}
-	if primary == nil || outer == nil || inner == nil {
-		return nil, errors.New("an interface of the fast path is missing")
-	}
-	return &fastPrograms{primary: primary.Attrs().Index, outer: outer.Attrs().Index, inner: inner.Attrs().Index}, nil
+	return at, err
 }
