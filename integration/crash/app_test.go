@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -21,23 +20,19 @@ import (
 	"time"
 
 	"github.com/hibernate-runtime/hibernate/integration/harness"
+	"github.com/hibernate-runtime/hibernate/integration/known"
 	"github.com/hibernate-runtime/hibernate/integration/stepper"
 )
 
-// patience bounds everything that is waited for; nothing here takes so long unless it fails.
-const patience = 30 * time.Second
+const patience = known.Patience
 
 // app is a test server in a network namespace that outlives it.
 type app struct {
 	*testing.T
-	w       *harness.World
-	id      string
-	pod     harness.Pod
-	found   []string // the pod's network before the container
-	client  *http.Client
-	counter int
-	sum     string // of the memory
-	tier    string // the directory of its snapshots
+	*known.Server
+	w     *harness.World
+	found []string // the pod's network before the container
+	tier  string   // the directory of its snapshots
 }
 
 // options of an app.
@@ -50,32 +45,28 @@ type options struct {
 func start(t *testing.T, w *harness.World, id string, o options) *app {
 	t.Helper()
 	a := prepare(t, w, id)
-	a.run(o)
+	a.start(o)
 	return a
 }
 
 // prepare makes the pod of an app.
 func prepare(t *testing.T, w *harness.World, id string) *app {
 	t.Helper()
-	a := &app{T: t, w: w, id: id, client: w.HTTP()}
-	var err error
-	a.pod, err = w.NewPod(a.ctx(), id)
+	a := &app{T: t, w: w}
+	pod, err := w.NewPod(a.ctx(), id)
 	a.must(err)
+	a.Server = known.New(t, w, id, pod)
 	a.found = a.dumpPod()
 	t.Cleanup(a.end)
 	a.must(w.Import(a.ctx(), "testserver"))
 	return a
 }
 
-func (a *app) run(o options) {
+func (a *app) start(o options) {
 	a.Helper()
-	_, err := a.w.Run(a.ctx(), harness.Container{
-		ID: a.id, Image: "testserver", NetNS: a.pod.Path, Detach: true, Annotations: o.annotations,
-		Flags: []string{"--null-io"}, // ctr's FIFOs outlive a task that ends by a crash
-		Env:   []string{fmt.Sprintf("TESTSERVER_MIB=%d", max(o.mib, 4))},
-	})
-	a.must(err)
-	a.grow()
+	a.Start(harness.Container{
+		Annotations: o.annotations, Flags: []string{"--null-io"}, // ctr's FIFOs outlive a task that ends by a crash
+	}, max(o.mib, 4))
 	a.tier = filepath.Join(a.w.DataDir(), a.w.Name, filepath.Base(a.snapshots()))
 }
 
@@ -83,19 +74,19 @@ func (a *app) run(o options) {
 func (a *app) end() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	a.client.CloseIdleConnections()
+	a.HangUp()
 	if a.w.Containerd.Pid() == 0 {
 		if err := a.w.Containerd.Start(ctx); err != nil {
 			a.Error(err)
 		}
 	}
-	if err := a.w.Remove(ctx, a.id); err != nil {
+	if err := a.w.Remove(ctx, a.ID); err != nil {
 		a.Error(err)
 	}
 	if left := a.dumpPod(); !slices.Equal(a.found, left) {
 		a.Errorf("left in the pod:\n%s\nfound:\n%s", strings.Join(left, "\n"), strings.Join(a.found, "\n"))
 	}
-	if err := a.w.RemovePod(ctx, a.pod); err != nil {
+	if err := a.w.RemovePod(ctx, a.Pod); err != nil {
 		a.Error(err)
 	}
 }
@@ -104,7 +95,7 @@ func (a *app) end() {
 func (a *app) dumpPod() []string {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	out, err := a.w.Shell(ctx, "ip netns exec "+a.pod.Name+` sh -ec '
+	out, err := a.w.Shell(ctx, "ip netns exec "+a.Pod.Name+` sh -ec '
 ip -o -brief link | cut -d" " -f1; ip rule; ip -4 route show table all; nft list ruleset; ss -Htln
 for f in net/core/somaxconn net/ipv4/tcp_abort_on_overflow net/ipv4/conf/eth0/forwarding; do cat /proc/sys/$f; done'`)
 	if err != nil {
@@ -113,77 +104,10 @@ for f in net/core/somaxconn net/ipv4/tcp_abort_on_overflow net/ipv4/conf/eth0/fo
 	return strings.Split(strings.TrimSpace(out), "\n")
 }
 
-// grow waits for the port, and begins to know the state.
-func (a *app) grow() {
-	a.Helper()
-	a.must(a.w.WaitPort(a.ctx(), a.address(8080)))
-	a.counter = 0
-	a.count()
-	a.sum = a.get("GET", "/memory/sha256")
-}
-
-// count advances the counter, which must not have lost one.
-func (a *app) count() {
-	a.Helper()
-	a.counter++
-	if got := a.get("POST", "/counter"); got != fmt.Sprint(a.counter) {
-		a.Fatalf("the counter is %s, want %d", got, a.counter)
-	}
-}
-
-// goesOn looks that all state is there.
-func (a *app) goesOn() {
-	a.Helper()
-	a.count()
-	if got := a.get("GET", "/memory/sha256"); got != a.sum {
-		a.Fatal("the memory is another one")
-	}
-}
-
-// isNew looks that the server began afresh, and takes its state for known.
-func (a *app) isNew() {
-	a.Helper()
-	sum := a.sum
-	a.grow()
-	if a.sum == sum {
-		a.Fatal("the memory is that of the lost server")
-	}
-}
-
-func (a *app) address(port int) string { return net.JoinHostPort(a.pod.IP, fmt.Sprint(port)) }
-
-func (a *app) get(method, path string) string {
-	a.Helper()
-	body, err := a.try(method, path)
-	if err != nil {
-		a.Fatal(err)
-	}
-	return body
-}
-
-func (a *app) try(method, path string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, method, "http://"+a.address(8080)+path, nil)
-	if err != nil {
-		return "", err
-	}
-	response, err := a.client.Do(r)
-	if err != nil {
-		return "", err
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	if err == nil && response.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s %s: %s %s", method, path, response.Status, body)
-	}
-	return strings.TrimSpace(string(body)), err
-}
-
 // dial opens a connection to the line echo.
 func (a *app) dial() net.Conn {
 	a.Helper()
-	c, err := a.w.Dial(a.ctx(), "tcp", a.address(7000))
+	c, err := a.w.Dial(a.ctx(), "tcp", a.Address(7000))
 	a.must(err)
 	a.Cleanup(func() { c.Close() })
 	return c
@@ -214,30 +138,23 @@ func hear(c net.Conn, line string) error {
 
 func (a *app) sleep() {
 	a.Helper()
-	a.client.CloseIdleConnections()
-	_, err := a.w.WaitState(a.ctx(), a.id, "awake") // an answer may come before the wake is over
-	a.must(err)
-	done, err := a.w.Sleep(a.ctx(), a.id)
-	if err != nil || done.GetOutcome() != "slept" {
-		a.Fatalf("hibernation: %v, %v", done, err)
-	}
+	a.HangUp()
+	a.Sleep()
 }
 
 // killShim ends the app's shim as a crash does, and waits until containerd has run `delete`.
 func (a *app) killShim() {
 	a.Helper()
-	r, err := a.w.Record(a.id)
-	a.must(err)
-	a.must(syscall.Kill(r.Pid, syscall.SIGKILL))
+	a.must(syscall.Kill(a.Shim(), syscall.SIGKILL))
 	a.shimGone()
 }
 
 func (a *app) shimGone() {
 	a.Helper()
-	a.must(a.w.WaitTask(a.ctx(), a.id, ""))
+	a.must(a.w.WaitTask(a.ctx(), a.ID, ""))
 	eventually(a.T, "the clean-up after the shim ends", func() bool { return len(a.processes()) == 0 })
 	eventually(a.T, "containerd removes the bundle", func() bool {
-		_, err := os.Stat(a.bundle())
+		_, err := os.Stat(a.Bundle())
 		return errors.Is(err, os.ErrNotExist)
 	})
 }
@@ -246,7 +163,7 @@ func (a *app) shimGone() {
 func (a *app) processes() []harness.Process {
 	all, err := a.w.Processes()
 	a.must(err)
-	return slices.DeleteFunc(all, func(p harness.Process) bool { return !slices.Contains(p.Argv, a.id) })
+	return slices.DeleteFunc(all, func(p harness.Process) bool { return !slices.Contains(p.Argv, a.ID) })
 }
 
 // again starts the same container with a new task.
@@ -254,7 +171,7 @@ func (a *app) again() {
 	a.Helper()
 	var err error
 	eventually(a.T, "containerd forgets the old task", func() bool {
-		_, err = a.w.Ctr(a.ctx(), "tasks", "start", "--detach", "--null-io", a.id)
+		_, err = a.w.Ctr(a.ctx(), "tasks", "start", "--detach", "--null-io", a.ID)
 		return err == nil || !strings.Contains(err.Error(), "already exists")
 	})
 	a.must(err)
@@ -263,7 +180,7 @@ func (a *app) again() {
 // lastWake is what the shim tells of its newest wake.
 func (a *app) lastWake() (outcome, detail string) {
 	a.Helper()
-	s, err := a.w.Status(a.ctx(), a.id)
+	s, err := a.w.Status(a.ctx(), a.ID)
 	a.must(err)
 	return s.GetLastWake().GetOutcome(), s.GetLastWake().GetDetail()
 }
@@ -271,8 +188,8 @@ func (a *app) lastWake() (outcome, detail string) {
 // ended waits until the task has ended, and deletes it.
 func (a *app) ended() {
 	a.Helper()
-	a.must(a.w.WaitTask(a.ctx(), a.id, "STOPPED"))
-	_, err := a.w.Ctr(a.ctx(), "tasks", "delete", a.id)
+	a.must(a.w.WaitTask(a.ctx(), a.ID, "STOPPED"))
+	_, err := a.w.Ctr(a.ctx(), "tasks", "delete", a.ID)
 	a.must(err)
 }
 
@@ -281,7 +198,7 @@ func (a *app) inLog(from int64, texts ...string) {
 	a.Helper()
 	var log string
 	for line := range strings.Lines(a.log()[from:]) {
-		if strings.Contains(line, " id="+a.id+" ") {
+		if strings.Contains(line, " id="+a.ID+" ") {
 			log += line
 		}
 	}
@@ -298,14 +215,10 @@ func (a *app) log() string {
 	return string(b)
 }
 
-func (a *app) bundle() string {
-	return filepath.Join(a.w.Dir, "state/io.containerd.runtime.v2.task", a.w.Name, a.id)
-}
-
 // step begins to hold the app's shim at each step that it journals.
 func step(t *testing.T, a *app) *stepper.Stepper {
 	t.Helper()
-	return stepper.Hold(t, a.w.Path(filepath.Join(a.bundle(), "hibernate")))
+	return stepper.Hold(t, a.w.Path(filepath.Join(a.Bundle(), "hibernate")))
 }
 
 // snapshots is the directory of the app's local tier.
@@ -314,11 +227,11 @@ func (a *app) snapshots() string {
 	heads, err := filepath.Glob(filepath.Join(a.w.Path(a.w.DataDir()), "*", "*", "head.json"))
 	a.must(err)
 	for _, h := range heads {
-		if b, err := os.ReadFile(h); err == nil && strings.Contains(string(b), fmt.Sprintf("%q", a.id)) {
+		if b, err := os.ReadFile(h); err == nil && strings.Contains(string(b), fmt.Sprintf("%q", a.ID)) {
 			return filepath.Dir(h)
 		}
 	}
-	a.Fatalf("no snapshots of %s among %v", a.id, heads)
+	a.Fatalf("no snapshots of %s among %v", a.ID, heads)
 	return ""
 }
 
@@ -333,16 +246,6 @@ func (a *app) must(err error) {
 	if err != nil {
 		a.Fatal(err)
 	}
-}
-
-// descriptors is how many the app's shim has open.
-func (a *app) descriptors() int {
-	a.Helper()
-	r, err := a.w.Record(a.id)
-	a.must(err)
-	n, err := harness.Descriptors(r.Pid)
-	a.must(err)
-	return n
 }
 
 // eventually polls until ok.

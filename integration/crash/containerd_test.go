@@ -18,17 +18,17 @@ func TestContainerdKilled(t *testing.T) {
 	a := start(t, w, "orphan", options{mib: 32})
 	old := a.dial()
 	a.must(echo(old, "before"))
-	task, err := w.Task(a.ctx(), a.id)
+	task, err := w.Task(a.ctx(), a.ID)
 	a.must(err)
 
 	a.sleep()
 	a.must(w.Containerd.Kill())
-	a.goesOn()
+	a.GoesOn()
 	a.sleep()
 	a.must(echo(old, "without containerd"))
 	a.sleep()
 	a.back(task)
-	if s, err := w.Status(a.ctx(), a.id); err != nil || s.GetState() != "asleep" {
+	if s, err := w.Status(a.ctx(), a.ID); err != nil || s.GetState() != "asleep" {
 		t.Fatalf("containerd's return woke it: %s, %v", s.GetState(), err)
 	}
 
@@ -40,18 +40,18 @@ func TestContainerdKilled(t *testing.T) {
 	hold.Release()
 	a.must(<-woken)
 	a.back(task)
-	a.goesOn()
+	a.GoesOn()
 	a.sleep()
-	if out, err := w.Exec(a.ctx(), a.id, "/testserver", "-h"); err == nil { // its usage is status 2 or 0
+	if out, err := w.Exec(a.ctx(), a.ID, "/testserver", "-h"); err == nil { // its usage is status 2 or 0
 		t.Log(out)
 	}
-	if s, err := w.Status(a.ctx(), a.id); err != nil || s.GetState() != "awake" || s.GetLastWake().GetReason() != "exec" {
+	if s, err := w.Status(a.ctx(), a.ID); err != nil || s.GetState() != "awake" || s.GetLastWake().GetReason() != "exec" {
 		t.Fatalf("exec: %s, %v, %v", s.GetState(), s.GetLastWake(), err)
 	}
-	a.goesOn()
+	a.GoesOn()
 	a.sleep()
 	exit := a.exits()
-	a.must(w.Kill(a.ctx(), a.id, "KILL"))
+	a.must(w.Kill(a.ctx(), a.ID, "KILL"))
 	if e := exit(); e.status != 137 {
 		t.Errorf("killed with status %d", e.status)
 	}
@@ -113,11 +113,11 @@ func (a *app) back(want harness.Task) {
 	a.Helper()
 	a.must(a.w.Containerd.Start(a.ctx()))
 	begin := time.Now()
-	got, err := a.w.Task(a.ctx(), a.id)
+	got, err := a.w.Task(a.ctx(), a.ID)
 	if err != nil || got != want {
 		a.Fatalf("containerd is back and tells of %+v, want %+v: %v", got, want, err)
 	}
-	if out, err := a.w.Ctr(a.ctx(), "tasks", "ps", a.id); err != nil {
+	if out, err := a.w.Ctr(a.ctx(), "tasks", "ps", a.ID); err != nil {
 		a.Fatalf("%s: %v", out, err)
 	}
 	if took := time.Since(begin); took > 2*time.Second {

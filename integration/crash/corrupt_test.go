@@ -43,7 +43,7 @@ func TestDamagedStartsCold(t *testing.T) {
 				if crash {
 					a.again()
 				}
-				a.isNew()
+				a.IsNew()
 				outcome, detail := a.lastWake()
 				if outcome != "cold-started" || !strings.Contains(detail, d.file) {
 					t.Errorf("told as %s: %s", outcome, detail)
@@ -57,7 +57,7 @@ func TestDamagedStartsCold(t *testing.T) {
 					t.Errorf("set aside: %v, %v", aside, err)
 				}
 				a.sleep()
-				a.goesOn()
+				a.GoesOn()
 			})
 		}
 	}
@@ -74,22 +74,22 @@ func TestDamagedBlocks(t *testing.T) {
 			})
 			a.sleep()
 			mend := a.damage(d.file, d.damage)
-			if body, err := a.try("GET", "/counter"); err == nil {
+			if body, err := a.Try("GET", "/counter"); err == nil {
 				t.Fatalf("a damaged server answers %s", body)
 			}
-			s, err := w.WaitState(a.ctx(), a.id, "blocked")
+			s, err := w.WaitState(a.ctx(), a.ID, "blocked")
 			a.must(err)
 			if last := s.GetLastWake(); last.GetOutcome() != "blocked" || !strings.Contains(last.GetDetail(), d.file) {
 				t.Errorf("told as %s: %s", last.GetOutcome(), last.GetDetail())
 			}
-			if _, err := w.Wake(a.ctx(), a.id); err == nil || !strings.Contains(err.Error(), d.file) {
+			if _, err := w.Wake(a.ctx(), a.ID); err == nil || !strings.Contains(err.Error(), d.file) {
 				t.Errorf("the second try, which can't succeed, ends with: %v", err)
 			}
 			mend()
-			if _, err := w.Output(a.ctx(), "hibernatectl", "--config", w.ConfigFile(), "wake", a.id); err != nil {
+			if _, err := w.Output(a.ctx(), "hibernatectl", "--config", w.ConfigFile(), "wake", a.ID); err != nil {
 				t.Error(err)
 			}
-			a.goesOn()
+			a.GoesOn()
 		})
 	}
 }

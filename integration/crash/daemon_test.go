@@ -26,7 +26,7 @@ func TestDaemonKilledAsleep(t *testing.T) {
 			w := harness.New(t, harness.Options{Daemon: true, Settings: manual})
 			a := start(t, w, "held", options{})
 			a.sleep()
-			if s, err := w.Status(a.ctx(), a.id); err != nil || s.GetGate() != "held" {
+			if s, err := w.Status(a.ctx(), a.ID); err != nil || s.GetGate() != "held" {
 				t.Fatalf("the gate is %s, not held: %v", s.GetGate(), err)
 			}
 			a.must(syscall.Kill(w.Daemon.Pid(), syscall.SIGSTOP)) // nobody accepts from here on
@@ -50,8 +50,8 @@ func TestDaemonKilledAsleep(t *testing.T) {
 				}
 			}
 			a.must(late())
-			a.goesOn()
-			if s, err := w.Status(a.ctx(), a.id); err != nil || s.GetWakes() != 1 || s.GetLastWake().GetOutcome() != "restored" {
+			a.GoesOn()
+			if s, err := w.Status(a.ctx(), a.ID); err != nil || s.GetWakes() != 1 || s.GetLastWake().GetOutcome() != "restored" {
 				t.Fatalf("%d wakes, the last %v: %v", s.GetWakes(), s.GetLastWake(), err)
 			}
 			for i, c := range waiting { // what was held goes on to be served
@@ -61,7 +61,7 @@ func TestDaemonKilledAsleep(t *testing.T) {
 				c.Close()
 			}
 			a.sleep()
-			a.goesOn()
+			a.GoesOn()
 		})
 	}
 }
@@ -75,7 +75,7 @@ func (a *app) visitors(n int) (came <-chan struct{}, wait func() error) {
 	for i := range n {
 		all.Go(func() {
 			time.Sleep(time.Duration(i) * 2 * time.Millisecond)
-			c, err := a.w.Dial(a.ctx(), "tcp", a.address(7000))
+			c, err := a.w.Dial(a.ctx(), "tcp", a.Address(7000))
 			if err != nil {
 				errs[i] = fmt.Errorf("visitor %d: %w", i, err)
 				return
@@ -97,10 +97,10 @@ func TestDaemonKilledThenConnected(t *testing.T) {
 	old := a.dial()
 	a.must(echo(old, "before"))
 	a.sleep()
-	open := a.descriptors()
+	open := a.Descriptors()
 	a.must(w.Daemon.Kill())
 	eventually(t, "the gate parks", func() bool {
-		s, err := w.Status(a.ctx(), a.id)
+		s, err := w.Status(a.ctx(), a.ID)
 		return err == nil && s.GetGate() == "parked"
 	})
 	_, parked := a.visitors(5)
@@ -109,9 +109,9 @@ func TestDaemonKilledThenConnected(t *testing.T) {
 	a.sleep()
 	a.must(w.Daemon.Start(a.ctx()))
 	eventually(t, "the gate holds again", func() bool {
-		s, err := w.Status(a.ctx(), a.id)
+		s, err := w.Status(a.ctx(), a.ID)
 		return err == nil && s.GetGate() == "held"
 	})
-	eventually(t, "the shim has no more open than before", func() bool { return a.descriptors() <= open })
-	a.goesOn()
+	eventually(t, "the shim has no more open than before", func() bool { return a.Descriptors() <= open })
+	a.GoesOn()
 }

@@ -54,7 +54,7 @@ func TestDiskFullDuringCheckpoint(t *testing.T) {
 	hold := step(t, a)
 	done := make(chan error, 1)
 	go func() {
-		tr, err := w.Sleep(a.ctx(), a.id)
+		tr, err := w.Sleep(a.ctx(), a.ID)
 		if err == nil {
 			err = fmt.Errorf("hibernation: %v", tr)
 		}
@@ -67,9 +67,9 @@ func TestDiskFullDuringCheckpoint(t *testing.T) {
 	if !strings.Contains(err.Error(), "space") {
 		t.Errorf("the failure doesn't tell of space: %v", err)
 	}
-	a.goesOn()
+	a.GoesOn()
 	a.must(echo(old, "goes on"))
-	s, err := w.Status(a.ctx(), a.id)
+	s, err := w.Status(a.ctx(), a.ID)
 	a.must(err)
 	if last := s.GetLastHibernate(); s.GetState() != "awake" || last.GetOutcome() != "failed" || !strings.Contains(last.GetDetail(), "space") {
 		t.Errorf("%s, told as %s: %s", s.GetState(), last.GetOutcome(), last.GetDetail())
@@ -78,14 +78,14 @@ func TestDiskFullDuringCheckpoint(t *testing.T) {
 		t.Errorf("what was half written is still there: %v", err)
 	}
 
-	_, err = w.Hibernate(a.ctx(), a.id) // it is refused before anything is done
+	_, err = w.Hibernate(a.ctx(), a.ID) // it is refused before anything is done
 	if err == nil || !strings.Contains(err.Error(), "disk") {
 		t.Errorf("without space: %v", err)
 	}
-	a.goesOn()
+	a.GoesOn()
 	a.resize(diskSize)
 	a.sleep()
-	a.goesOn()
+	a.GoesOn()
 	a.must(echo(old, "after"))
 }
 
@@ -95,7 +95,7 @@ func TestDiskFullDuringWake(t *testing.T) {
 	a := start(t, w, "wakes", options{})
 	a.sleep()
 	a.fill()
-	a.goesOn()
+	a.GoesOn()
 	if outcome, detail := a.lastWake(); outcome != "restored" {
 		t.Fatalf("%s: %s", outcome, detail)
 	}

@@ -71,7 +71,7 @@ func (a *app) parse(line string) (exit, bool) {
 		Pid         int    `json:"pid"`
 		ExitStatus  int    `json:"exit_status"`
 	}
-	if err := json.Unmarshal([]byte(line[at:]), &e); err != nil || e.ContainerID != a.id {
+	if err := json.Unmarshal([]byte(line[at:]), &e); err != nil || e.ContainerID != a.ID {
 		return exit{}, false
 	}
 	return exit{e.ExitStatus, e.Pid}, true

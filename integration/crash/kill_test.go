@@ -19,18 +19,18 @@ func TestKilled(t *testing.T) {
 		asleep bool
 		kill   func(a *app)
 	}{
-		"holder awake":  {false, func(a *app) { a.must(syscall.Kill(a.holder(), syscall.SIGKILL)) }},
-		"holder asleep": {true, func(a *app) { a.must(syscall.Kill(a.holder(), syscall.SIGKILL)) }},
-		"sandbox awake": {false, func(a *app) { a.must(syscall.Kill(a.sandbox(), syscall.SIGKILL)) }},
-		"task awake":    {false, func(a *app) { a.must(w.Kill(a.ctx(), a.id, "KILL")) }},
-		"task asleep":   {true, func(a *app) { a.must(w.Kill(a.ctx(), a.id, "KILL")) }},
+		"holder awake":  {false, func(a *app) { a.must(syscall.Kill(a.Holder(), syscall.SIGKILL)) }},
+		"holder asleep": {true, func(a *app) { a.must(syscall.Kill(a.Holder(), syscall.SIGKILL)) }},
+		"sandbox awake": {false, func(a *app) { a.must(syscall.Kill(a.Sandbox(), syscall.SIGKILL)) }},
+		"task awake":    {false, func(a *app) { a.must(w.Kill(a.ctx(), a.ID, "KILL")) }},
+		"task asleep":   {true, func(a *app) { a.must(w.Kill(a.ctx(), a.ID, "KILL")) }},
 		"task blocked": {true, func(a *app) {
 			a.damage("pages.img", flip)
-			_, err := w.Wake(a.ctx(), a.id)
+			_, err := w.Wake(a.ctx(), a.ID)
 			if err == nil {
 				t.Error("a corrupt snapshot woke")
 			}
-			a.must(w.Kill(a.ctx(), a.id, "KILL"))
+			a.must(w.Kill(a.ctx(), a.ID, "KILL"))
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -42,7 +42,7 @@ func TestKilled(t *testing.T) {
 			if c.asleep {
 				a.sleep()
 			}
-			pid := a.holder()
+			pid := a.Holder()
 			c.kill(a)
 			if e := events(); e.status != 137 || e.pid != pid {
 				t.Errorf("the event tells of status %d of process %d, want 137 of %d", e.status, e.pid, pid)
@@ -51,18 +51,4 @@ func TestKilled(t *testing.T) {
 			a.nothingLeft(name)
 		})
 	}
-}
-
-func (a *app) holder() int {
-	a.Helper()
-	s, err := a.w.Status(a.ctx(), a.id)
-	a.must(err)
-	return int(s.GetHolderPid())
-}
-
-func (a *app) sandbox() int {
-	a.Helper()
-	s, err := a.w.Status(a.ctx(), a.id)
-	a.must(err)
-	return int(s.GetSandboxPid())
 }

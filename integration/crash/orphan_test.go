@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/hibernate-runtime/hibernate/integration/harness"
+	"github.com/hibernate-runtime/hibernate/integration/known"
 )
 
 // held has the daemon hold what a dead shim left for longer than any machine takes to start a container again.
@@ -45,7 +46,7 @@ func TestShimKilledWithClients(t *testing.T) {
 			w := harness.New(t, harness.Options{Daemon: true, Settings: held})
 			a := start(t, w, "held", options{})
 			a.sleep()
-			shim, err := w.Record(a.id)
+			shim, err := w.Record(a.ID)
 			a.must(err)
 			if c.step == "" { // it can't answer whom it is asked to wake for
 				a.must(syscall.Kill(shim.Pid, syscall.SIGSTOP))
@@ -73,9 +74,9 @@ func TestShimKilledWithClients(t *testing.T) {
 				}
 			}
 			if c.kept {
-				a.goesOn()
+				a.GoesOn()
 			} else {
-				a.isNew()
+				a.IsNew()
 			}
 			for i, client := range backlog { // what was held goes on to be served
 				if err := echo(client, fmt.Sprint("again ", i)); err != nil {
@@ -84,7 +85,7 @@ func TestShimKilledWithClients(t *testing.T) {
 				client.Close()
 			}
 			a.sleep() // the daemon and the new shim share the sockets: it can be held again
-			if s, err := w.Status(a.ctx(), a.id); err != nil || s.GetGate() != "held" {
+			if s, err := w.Status(a.ctx(), a.ID); err != nil || s.GetGate() != "held" {
 				t.Fatalf("the gate is %s, not held: %v", s.GetGate(), err)
 			}
 			a.must(echo(a.dial(), "to a sleeper"))
@@ -100,7 +101,7 @@ func TestShimKilledAwakeWithClients(t *testing.T) {
 	a.sleep()
 	spliced := a.dial() // by the daemon, since it slept
 	a.must(echo(spliced, "before"))
-	a.goesOn()
+	a.GoesOn()
 	late := a.come(5 * time.Millisecond)
 	late.until(20)
 	a.killShim()
@@ -124,9 +125,9 @@ func TestShimKilledAwakeWithClients(t *testing.T) {
 	if err := hear(spliced, "anything"); !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("a connection of the lost sandbox ends with %v, not a reset", err)
 	}
-	a.isNew()
+	a.IsNew()
 	a.sleep()
-	a.goesOn()
+	a.GoesOn()
 }
 
 // wait connects n clients, each with a line, that nobody has answered yet.
@@ -184,7 +185,7 @@ func (s *stream) visit(n int) {
 	v := visit{n: n}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	c, err := s.a.w.Dial(ctx, "tcp", s.a.address(7000))
+	c, err := s.a.w.Dial(ctx, "tcp", s.a.Address(7000))
 	if v.err = err; err == nil {
 		v.connected = time.Now()
 		v.err = echo(c, fmt.Sprint("late ", n))
@@ -228,8 +229,8 @@ func (s *stream) end() error {
 func TestKilledOnPurposeResets(t *testing.T) {
 	w := harness.New(t, harness.Options{Daemon: true, Settings: held})
 	for name, kill := range map[string]func(a *app){
-		"kill":   func(a *app) { a.must(w.Kill(a.ctx(), a.id, "KILL")) },
-		"delete": func(a *app) { a.tool("tasks", "delete", "--force", a.id) },
+		"kill":   func(a *app) { a.must(w.Kill(a.ctx(), a.ID, "KILL")) },
+		"delete": func(a *app) { a.tool("tasks", "delete", "--force", a.ID) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -238,7 +239,7 @@ func TestKilledOnPurposeResets(t *testing.T) {
 			spliced := a.dial() // by the daemon, since it slept
 			a.must(echo(spliced, "before"))
 			a.sleep()
-			a.tool("tasks", "pause", a.id) // a paused sleeper is not woken: clients wait
+			a.tool("tasks", "pause", a.ID) // a paused sleeper is not woken: clients wait
 			clients := append(a.wait(inBacklog), spliced)
 			kill(a)
 			for i, c := range clients {
@@ -259,19 +260,20 @@ func (a *app) tool(args ...string) {
 // What is held for a shim that died is let go with the pod's network, and nobody keeps that alive.
 func TestShimKilledAndPodRemoved(t *testing.T) {
 	w := harness.New(t, harness.Options{Daemon: true, Settings: held})
-	a := &app{T: t, w: w, id: "pod", client: w.HTTP()}
+	a := &app{T: t, w: w}
 	open, err := harness.Descriptors(w.Daemon.Pid())
 	a.must(err)
-	a.pod, err = w.NewPod(a.ctx(), a.id)
+	pod, err := w.NewPod(a.ctx(), "pod")
 	a.must(err)
-	a.run(options{})
+	a.Server = known.New(t, w, "pod", pod)
+	a.start(options{})
 	a.sleep()
-	shim, err := w.Record(a.id)
+	shim, err := w.Record(a.ID)
 	a.must(err)
 	a.must(syscall.Kill(shim.Pid, syscall.SIGSTOP))
 	clients := a.wait(5)
 	a.killShim()
-	a.must(w.RemovePod(a.ctx(), a.pod))
+	a.must(w.RemovePod(a.ctx(), a.Pod))
 	for i, c := range clients {
 		if err := hear(c, "anything"); !errors.Is(err, syscall.ECONNRESET) {
 			t.Fatalf("client %d: %v, not a reset", i, err)

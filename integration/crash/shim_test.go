@@ -17,7 +17,7 @@ func TestShimKilledAsleep(t *testing.T) {
 			a := prepare(t, w, "asleep")
 			empty, err := w.Census(a.ctx())
 			a.must(err)
-			a.run(options{mib: 32})
+			a.start(options{mib: 32})
 			old := a.dial()
 			a.must(echo(old, "before"))
 			a.sleep()
@@ -30,17 +30,17 @@ func TestShimKilledAsleep(t *testing.T) {
 			answered := make(chan error, 1)
 			go func() { answered <- echo(old, "while nobody is there") }()
 			refused := make(chan error, 1)
-			go func() { _, err := a.try("GET", "/"); refused <- err }()
+			go func() { _, err := a.Try("GET", "/"); refused <- err }()
 			a.again()
 			a.must(<-answered)
 			a.must(<-refused)
-			a.goesOn()
+			a.GoesOn()
 			if outcome, detail := a.lastWake(); outcome != "restored" {
 				t.Fatalf("%s: %s", outcome, detail)
 			}
 			a.must(echo(old, "after"))
 			a.sleep()
-			a.goesOn()
+			a.GoesOn()
 		})
 	}
 }
@@ -53,13 +53,13 @@ func TestShimKilledAwake(t *testing.T) {
 		from := int64(len(a.log()))
 		a.killShim()
 		a.again()
-		a.isNew()
+		a.IsNew()
 		a.inLog(from, "ended while it was awake")
 		if outcome, detail := a.lastWake(); outcome != "cold-started" {
 			t.Fatalf("told as %s (%s)", outcome, detail)
 		}
 		a.sleep()
-		a.goesOn()
+		a.GoesOn()
 	}
 }
 
@@ -69,12 +69,12 @@ func TestDeleteBeforeStartKeepsTheSleeper(t *testing.T) {
 	a := start(t, w, "created", options{})
 	a.sleep()
 	a.killShim()
-	_, err := w.Ctr(a.ctx(), "tasks", "start", "--detach", "--null-io", "--pid-file", "/nowhere/at/all", a.id) // fails after Create
+	_, err := w.Ctr(a.ctx(), "tasks", "start", "--detach", "--null-io", "--pid-file", "/nowhere/at/all", a.ID) // fails after Create
 	if err == nil {
 		t.Fatal("a pid file in no directory was written")
 	}
-	_, err = w.Ctr(a.ctx(), "tasks", "delete", "--force", a.id)
+	_, err = w.Ctr(a.ctx(), "tasks", "delete", "--force", a.ID)
 	a.must(err)
 	a.again()
-	a.goesOn()
+	a.GoesOn()
 }

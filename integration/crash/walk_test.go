@@ -36,9 +36,9 @@ func (a *app) walk(waking bool, name string) *stepper.Stepper {
 	hold := step(a.T, a)
 	go func() { // how it ends is not asked here
 		if waking {
-			_, _ = a.w.Wake(a.ctx(), a.id)
+			_, _ = a.w.Wake(a.ctx(), a.ID)
 		} else {
-			_, _ = a.w.Sleep(a.ctx(), a.id) // again, when the end of a connection undoes it
+			_, _ = a.w.Sleep(a.ctx(), a.ID) // again, when the end of a connection undoes it
 		}
 	}()
 	hold.Until(name)
@@ -60,7 +60,7 @@ func TestShimKilledAtEachStep(t *testing.T) {
 			for _, name := range steps {
 				from := int64(len(a.log()))
 				hold := a.walk(waking, name)
-				r, err := w.Record(a.id)
+				r, err := w.Record(a.ID)
 				a.must(err)
 				a.must(syscall.Kill(r.Pid, syscall.SIGKILL))
 				hold.Release()
@@ -74,9 +74,9 @@ func TestShimKilledAtEachStep(t *testing.T) {
 					t.Errorf("%s: %s (%s)", name, outcome, detail)
 				}
 				if outcome == "restored" {
-					a.goesOn()
+					a.GoesOn()
 				} else {
-					a.isNew()
+					a.IsNew()
 					a.inLog(from, "state is lost")
 				}
 			}
@@ -88,7 +88,7 @@ func TestShimKilledAtEachStep(t *testing.T) {
 func (a *app) namespaces() int {
 	census, err := a.w.Census(a.ctx())
 	a.must(err)
-	return len(slices.DeleteFunc(census["netns"], func(path string) bool { return !hasSuffix(path, "/"+a.id) || hasSuffix(path, a.pod.Path) }))
+	return len(slices.DeleteFunc(census["netns"], func(path string) bool { return !hasSuffix(path, "/"+a.ID) || hasSuffix(path, a.Pod.Path) }))
 }
 
 // SIGKILL within each step ends the task with 137, whatever it is doing.
@@ -106,11 +106,11 @@ func TestTaskKilledAtEachStep(t *testing.T) {
 			for i, name := range steps {
 				if i > 0 {
 					a.again()
-					a.isNew()
+					a.IsNew()
 				}
 				hold := a.walk(waking, name)
 				killed := make(chan error, 1)
-				go func() { killed <- w.Kill(a.ctx(), a.id, "KILL") }()
+				go func() { killed <- w.Kill(a.ctx(), a.ID, "KILL") }()
 				select { // the shim gets it within the step, unless the kill needs the step to end
 				case err := <-killed:
 					t.Errorf("%s: the kill came back while the shim is held: %v", name, err)
@@ -141,7 +141,7 @@ func TestTaskKilledWhileBooting(t *testing.T) {
 		}
 		a.walk(true, "boot").Release()
 		time.Sleep(after) // into runsc's work: where it is then is different each time, and that is wanted
-		a.must(w.Kill(a.ctx(), a.id, "KILL"))
+		a.must(w.Kill(a.ctx(), a.ID, "KILL"))
 		a.ended()
 		a.nothingLeft(after.String())
 	}
@@ -157,7 +157,7 @@ func (a *app) nothingLeft(when string) {
 	census, err := a.w.Census(a.ctx())
 	a.must(err)
 	for _, f := range census["file"] {
-		if inside(f, a.w.Path(a.w.RunDir())) && strings.Contains(f, a.id) || f == a.tier {
+		if inside(f, a.w.Path(a.w.RunDir())) && strings.Contains(f, a.ID) || f == a.tier {
 			a.Errorf("%s: left: %s", when, f)
 		}
 	}

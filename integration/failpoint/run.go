@@ -31,13 +31,13 @@ func Main() int {
 	switch r.Fault {
 	case "":
 		return complain(syscall.Exec(d.real(), append([]string{d.real()}, os.Args[1:]...), os.Environ()))
-	case LateFail, LateHang, LateDie, Cut:
+	case LateFail, LateHang, LateDie, Cut, Freeze:
 		if err := d.perform(r); err != nil {
 			return complain(err)
 		}
 	}
 	switch r.Fault {
-	case Hang, LateHang:
+	case Hang, LateHang, Freeze:
 		for {
 			time.Sleep(time.Hour)
 		}
@@ -81,12 +81,39 @@ func (d Dir) perform(r Rule) error {
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	if r.Fault == Cut {
+	switch r.Fault {
+	case Cut:
 		time.Sleep(r.After)
 		_ = cmd.Process.Kill() // it may be through already
+	case Freeze:
+		return freeze(cmd.Process)
 	}
 	_ = cmd.Wait() // how it ended is not what is told
 	return nil
+}
+
+// freeze stops a runsc as soon as it has started its sandbox's process, which has not yet told it that it is there. Its
+// children are looked for by the kernel's list, which is read faster than the sandbox boots.
+func freeze(p *os.Process) error {
+	for {
+		lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", p.Pid))
+		if err != nil {
+			return err
+		}
+		for _, l := range lists {
+			children, _ := os.ReadFile(l) // its thread may have ended
+			for _, child := range strings.Fields(string(children)) {
+				arguments, _ := os.ReadFile("/proc/" + child + "/cmdline")
+				if strings.HasPrefix(string(arguments), "runsc-sandbox\x00") {
+					return p.Signal(syscall.SIGSTOP)
+				}
+			}
+		}
+		if p.Signal(syscall.Signal(0)) != nil {
+			return fmt.Errorf("runsc has ended before it could be stopped")
+		}
+		time.Sleep(100 * time.Microsecond)
+	}
 }
 
 // fail writes the error where runsc does: into the log that its arguments name.

@@ -33,6 +33,8 @@ type cell struct {
 	rules       []failpoint.Rule // what becomes of runsc's calls
 	at          func(*app)       // done while the shim is held in the step, which runs on
 	after       string           // at is done at the end of this step instead, and then nothing runs
+	first       func(*app)       // done before the transition
+	later       func(*app)       // done as soon as the transition has ended well, as far as its caller can tell
 	mend        func(*app)       // done when the transition is over
 	twice       bool             // a fault that is there for as long as it is not mended: a second try must end alike
 
@@ -46,10 +48,10 @@ func (c cell) name() string { return c.step + ", " + c.fault }
 
 // walk has an app walk cells, one after the other, and compares with the table.
 func (a *app) walk(kind string, cells []cell) {
-	a.sleep() // what is made once, as listeners, is there afterwards
-	a.goesOn()
-	a.awake()
-	before, open := a.inventory(), a.descriptors()
+	a.Sleep() // what is made once, as listeners, is there afterwards
+	a.GoesOn()
+	a.Awake()
+	before, open := a.inventory(), a.Descriptors()
 	for _, c := range cells {
 		t, ok := a.T, false
 		t.Run(kind+"/"+c.name(), func(t *testing.T) {
@@ -58,9 +60,9 @@ func (a *app) walk(kind string, cells []cell) {
 			a.meet(kind, c)
 			a.sameAs(before)
 			if c.state == "ended" {
-				open = max(open, a.descriptors())
+				open = max(open, a.Descriptors())
 			}
-			a.eventually("the shim has no more open than before", func() bool { return a.descriptors() <= open+2 })
+			a.eventually("the shim has no more open than before", func() bool { return a.Descriptors() <= open+2 })
 			ok = !t.Failed()
 		})
 		if !ok { // what follows would fail for this cell's reasons
@@ -73,10 +75,10 @@ func (a *app) walk(kind string, cells []cell) {
 func (a *app) meet(kind string, c cell) {
 	a.Helper()
 	if kind == toWake {
-		a.sleep()
-	} else if a.awake(); c.after != "" { // nothing may undo it before that: whoever talked has ended by the second one
-		a.sleep()
-		_, err := a.w.Wake(a.ctx(), a.id)
+		a.Sleep()
+	} else if a.Awake(); c.after != "" { // nothing may undo it before that: whoever talked has ended by the second one
+		a.Sleep()
+		_, err := a.w.Wake(a.ctx(), a.ID)
 		a.must(err)
 	}
 	record := a.attempt(kind, c)
@@ -85,7 +87,7 @@ func (a *app) meet(kind string, c cell) {
 		c.at = nil
 		a.judge(kind, c, a.attempt(kind, c))
 	}
-	a.must(a.runsc.Set(a.id))
+	a.must(a.runsc.Set(a.ID))
 	if c.mend != nil {
 		c.mend(a)
 	}
@@ -94,29 +96,32 @@ func (a *app) meet(kind string, c cell) {
 	case c.state == "ended":
 		ran.ended.Add(1)
 		a.again()
-		a.must(a.w.WaitPort(a.ctx(), a.address(8080)))
+		a.must(a.w.WaitPort(a.ctx(), a.Address(8080)))
 	case c.state == "blocked":
-		if _, err := a.w.Wake(a.ctx(), a.id); err != nil {
+		if _, err := a.w.Wake(a.ctx(), a.ID); err != nil {
 			a.Fatalf("mended, it does not wake: %v", err)
 		}
 	}
 	if c.lost != "" {
 		ran.lost.Add(1)
-		a.isNew()
+		a.IsNew()
 	} else {
 		ran.kept.Add(1)
-		a.goesOn()
+		a.GoesOn()
 	}
-	a.awake()
+	a.Awake()
 }
 
 // attempt makes the transition happen once, with the cell's fault, and returns its record.
 func (a *app) attempt(kind string, c cell) *shimv1.Transition {
 	a.Helper()
-	a.must(a.runsc.Set(a.id, c.rules...))
+	a.must(a.runsc.Set(a.ID, c.rules...))
 	var hold *stepper.Stepper
 	if c.at != nil {
-		hold = stepper.Hold(a.T, a.w.Path(filepath.Join(a.bundle(), "hibernate")))
+		hold = stepper.Hold(a.T, a.w.Path(filepath.Join(a.Bundle(), "hibernate")))
+	}
+	if c.first != nil {
+		c.first(a)
 	}
 	answers := a.keepAsking(c.state == "ended")
 	done := make(chan error, 1)
@@ -132,11 +137,14 @@ func (a *app) attempt(kind string, c cell) *shimv1.Transition {
 		hold.Release()
 	}
 	err := <-done
+	if c.later != nil {
+		c.later(a)
+	}
 	if c.state == "ended" {
 		a.stopped(c.told)
 	}
 	answers()
-	s, e := a.w.Status(a.ctx(), a.id)
+	s, e := a.w.Status(a.ctx(), a.ID)
 	a.must(e)
 	record := s.GetLastHibernate()
 	if kind == toWake {
@@ -151,10 +159,10 @@ func (a *app) attempt(kind string, c cell) *shimv1.Transition {
 // stopped waits until the task has ended with a status.
 func (a *app) stopped(status string) {
 	a.Helper()
-	a.must(a.w.WaitTask(a.ctx(), a.id, "STOPPED"))
+	a.must(a.w.WaitTask(a.ctx(), a.ID, "STOPPED"))
 	task, hangUp := a.task()
 	defer hangUp()
-	r, err := task.State(a.ctx(), &taskv3.StateRequest{ID: a.id})
+	r, err := task.State(a.ctx(), &taskv3.StateRequest{ID: a.ID})
 	a.must(err)
 	if got := fmt.Sprint(r.GetExitStatus()); got != status {
 		a.Errorf("the task ended with status %s, want %s", got, status)
@@ -166,10 +174,10 @@ func (a *app) transit(kind string, aborts bool) error {
 	for {
 		var err error
 		if kind == toWake {
-			_, err = a.w.Wake(a.ctx(), a.id)
+			_, err = a.w.Wake(a.ctx(), a.ID)
 			return err
 		}
-		_, err = a.w.Hibernate(a.ctx(), a.id)
+		_, err = a.w.Hibernate(a.ctx(), a.ID)
 		if status.Code(err) != codes.Aborted || !strings.Contains(err.Error(), "somebody talks") || aborts {
 			return err
 		}
@@ -180,7 +188,7 @@ func (a *app) transit(kind string, aborts bool) error {
 // judge compares what came of a cell with the table.
 func (a *app) judge(kind string, c cell, record *shimv1.Transition) {
 	a.Helper()
-	s, err := a.w.Status(a.ctx(), a.id)
+	s, err := a.w.Status(a.ctx(), a.ID)
 	a.must(err)
 	if !strings.Contains(c.outcome, record.GetOutcome()) || c.state != "ended" && !strings.Contains(record.GetDetail(), c.told) {
 		a.Errorf("told as %s: %q; want %s: %q", record.GetOutcome(), record.GetDetail(), c.outcome, c.told)
@@ -195,7 +203,7 @@ func (a *app) judge(kind string, c cell, record *shimv1.Transition) {
 	if len(c.rules) == 0 {
 		return
 	}
-	if hits, err := a.runsc.Hits(a.id); err != nil || hits != want {
+	if hits, err := a.runsc.Hits(a.ID); err != nil || hits != want {
 		a.Errorf("%d faults have happened, not %d: %v", hits, want, err)
 	}
 }
@@ -213,7 +221,7 @@ func (a *app) keepAsking(ends bool) (stop func()) {
 		var bad error
 		for ctx.Err() == nil && bad == nil {
 			begin := time.Now()
-			r, err := task.State(ctx, &taskv3.StateRequest{ID: a.id})
+			r, err := task.State(ctx, &taskv3.StateRequest{ID: a.ID})
 			took := time.Since(begin)
 			switch {
 			case ctx.Err() != nil:
@@ -238,19 +246,11 @@ func (a *app) keepAsking(ends bool) (stop func()) {
 	}
 }
 
-// sandbox is the pid of the sandbox.
-func (a *app) sandbox() int {
-	a.Helper()
-	s, err := a.w.Status(a.ctx(), a.id)
-	a.must(err)
-	return int(s.GetSandboxPid())
-}
-
 // signalSandbox makes something that is done to the sandbox.
 func signalSandbox(s syscall.Signal) func(*app) {
 	return func(a *app) {
 		a.Helper()
-		pid := a.sandbox()
+		pid := a.Sandbox()
 		if pid == 0 {
 			a.Fatal("there is no sandbox")
 		}

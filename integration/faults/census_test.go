@@ -24,7 +24,7 @@ func (a *app) inventory() []string {
 		}
 	}
 	for _, dir := range []string{"rootfs/.gvisor.filestore.*", "hibernate/sandbox/*", "hibernate/log/*"} {
-		found, err := filepath.Glob(filepath.Join(a.w.Path(a.bundle()), dir))
+		found, err := filepath.Glob(filepath.Join(a.w.Path(a.Bundle()), dir))
 		a.must(err)
 		for _, f := range found {
 			if !strings.HasSuffix(f, ".log") { // of failed calls, kept for people
@@ -78,14 +78,4 @@ func difference(before, now []string) []string {
 	}
 	slices.Sort(out)
 	return out
-}
-
-// descriptors is how many the app's shim has open.
-func (a *app) descriptors() int {
-	a.Helper()
-	r, err := a.w.Record(a.id)
-	a.must(err)
-	n, err := harness.Descriptors(r.Pid)
-	a.must(err)
-	return n
 }

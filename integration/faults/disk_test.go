@@ -72,7 +72,7 @@ func disks(block bool) (sleeps, wakes []cell) {
 	}
 	for i := range sleeps {
 		if c := &sleeps[i]; c.fault == locks.fault && c.step == "commit" { // what is half written goes with the next one
-			c.mend = func(a *app) { writable(a); a.sleep() }
+			c.mend = func(a *app) { writable(a); a.Sleep() }
 		}
 	}
 	wakes = []cell{in(fills, "claim", "choose", "restored", "", "awake")}

@@ -21,10 +21,10 @@ import (
 
 	"github.com/hibernate-runtime/hibernate/integration/failpoint"
 	"github.com/hibernate-runtime/hibernate/integration/harness"
+	"github.com/hibernate-runtime/hibernate/integration/known"
 )
 
-// patience bounds everything that is waited for; nothing here takes so long unless it fails.
-const patience = 40 * time.Second
+const patience = known.Patience
 
 // ran counts what was run, to be told at the end.
 var ran struct{ cells, kept, lost, ended, sequences, operations atomic.Int64 }

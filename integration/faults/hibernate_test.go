@@ -54,7 +54,7 @@ func hibernations() []cell {
 	}, cell{
 		step: "checkpoint", fault: "the sandbox stops answering", outcome: "failed", told: "in time", state: "awake",
 		at: func(a *app) {
-			pid := a.sandbox()
+			pid := a.Sandbox()
 			a.must(syscall.Kill(pid, syscall.SIGSTOP))
 			time.AfterFunc(3*time.Second, func() { _ = syscall.Kill(pid, syscall.SIGCONT) })
 		},

@@ -16,6 +16,9 @@ import (
 	tasktypes "github.com/containerd/containerd/api/types/task"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/hibernate-runtime/hibernate/integration/harness"
+	"github.com/hibernate-runtime/hibernate/integration/known"
 )
 
 // model is what a container must be like after the operations so far: the lifecycle's two tables, by hand.
@@ -39,39 +42,39 @@ type operation struct {
 func running(m *model) bool { return !m.paused }
 
 var operations = []operation{
-	{"request", running, func(m *model) { m.goesOn(); m.asleep = false }},
+	{"request", running, func(m *model) { m.GoesOn(); m.asleep = false }},
 	{"packet", running, func(m *model) { m.line(); m.asleep = false }},
 	{"hibernate", nil, (*model).hibernate},
 	{"hibernate", nil, (*model).hibernate}, // as often as what wakes
 	{"hibernate", nil, (*model).hibernate},
 	{"hibernate in traffic", running, (*model).race},
 	{"wake", nil, func(m *model) {
-		_, err := m.w.Wake(m.ctx(), m.id)
+		_, err := m.w.Wake(m.ctx(), m.ID)
 		if stays := m.asleep && m.paused; stays != (err != nil) {
 			m.Fatalf("wake: %v", err)
 		}
 		m.asleep = m.asleep && m.paused
 	}},
 	{"exec", running, func(m *model) {
-		if out, err := m.w.Exec(m.ctx(), m.id, "testserver", "-h"); err != nil {
+		if out, err := m.w.Exec(m.ctx(), m.ID, "testserver", "-h"); err != nil {
 			m.Fatalf("exec: %s, %v", out, err)
 		}
 		m.asleep = false
 	}},
 	{"pause", nil, func(m *model) { m.verb("pause", !m.paused); m.paused = true }},
 	{"resume", nil, func(m *model) { m.verb("resume", m.paused); m.paused = false }},
-	{"signal", running, func(m *model) { m.must(m.w.Kill(m.ctx(), m.id, "USR1")); m.asleep = false }},
+	{"signal", running, func(m *model) { m.must(m.w.Kill(m.ctx(), m.ID, "USR1")); m.asleep = false }},
 	{"stats", nil, func(m *model) {
 		task, hangUp := m.task()
 		defer hangUp()
-		if r, err := task.Stats(m.ctx(), &taskv3.StatsRequest{ID: m.id}); err != nil || r.GetStats() == nil {
+		if r, err := task.Stats(m.ctx(), &taskv3.StatsRequest{ID: m.ID}); err != nil || r.GetStats() == nil {
 			m.Fatalf("stats: %v, %v", r, err)
 		}
 	}},
 	{"pids", nil, func(m *model) {
 		task, hangUp := m.task()
 		defer hangUp()
-		if r, err := task.Pids(m.ctx(), &taskv3.PidsRequest{ID: m.id}); err != nil || len(r.GetProcesses()) == 0 {
+		if r, err := task.Pids(m.ctx(), &taskv3.PidsRequest{ID: m.ID}); err != nil || len(r.GetProcesses()) == 0 {
 			m.Fatalf("pids: %v, %v", r, err)
 		}
 	}},
@@ -101,7 +104,7 @@ func (m *model) line() {
 
 func (m *model) hibernate() {
 	m.Helper()
-	done, err := m.w.Sleep(m.ctx(), m.id)
+	done, err := m.w.Sleep(m.ctx(), m.ID)
 	switch {
 	case m.asleep && err == nil: // it sleeps already
 	case m.paused && (err == nil || !strings.Contains(err.Error(), "[paused]")):
@@ -118,27 +121,19 @@ func (m *model) race() {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_, _ = m.w.Hibernate(m.ctx(), m.id) // aborted, or not
+		_, _ = m.w.Hibernate(m.ctx(), m.ID) // aborted, or not
 	}()
 	for range 1 + m.random.IntN(4) {
 		time.Sleep(time.Duration(m.random.IntN(30)) * time.Millisecond)
-		m.goesOn()
+		m.GoesOn()
 	}
 	<-done
 	m.eventually("the race is over", func() bool {
-		s, err := m.w.Status(m.ctx(), m.id)
+		s, err := m.w.Status(m.ctx(), m.ID)
 		m.must(err)
 		m.asleep = s.GetState() == "asleep"
 		return m.asleep || s.GetState() == "awake"
 	})
-}
-
-// verb is one of ctr's, which must work or be refused.
-func (m *model) verb(name string, works bool) {
-	m.Helper()
-	if out, err := m.w.Ctr(m.ctx(), "tasks", name, m.id); (err == nil) != works {
-		m.Fatalf("%s: %s, %v", name, out, err)
-	}
 }
 
 func (m *model) update() {
@@ -148,7 +143,7 @@ func (m *model) update() {
 	shares := uint64(512 + m.random.IntN(512))
 	value, err := json.Marshal(specs.LinuxResources{CPU: &specs.LinuxCPU{Shares: &shares}})
 	m.must(err)
-	_, err = task.Update(m.ctx(), &taskv3.UpdateTaskRequest{ID: m.id, Resources: &anypb.Any{
+	_, err = task.Update(m.ctx(), &taskv3.UpdateTaskRequest{ID: m.ID, Resources: &anypb.Any{
 		TypeUrl: "types.containerd.io/opencontainers/runtime-spec/1/LinuxResources", Value: value,
 	}})
 	m.must(err)
@@ -166,7 +161,7 @@ func (m *model) check() {
 	}
 	told := ""
 	m.eventually("the workload is "+state+", its gate "+gate, func() bool {
-		s, err := m.w.Status(m.ctx(), m.id)
+		s, err := m.w.Status(m.ctx(), m.ID)
 		m.must(err)
 		told = s.GetState() + ", " + s.GetGate()
 		return told == state+", "+gate
@@ -177,7 +172,7 @@ func (m *model) check() {
 	if m.paused {
 		want = tasktypes.Status_PAUSED
 	}
-	if r, err := task.State(m.ctx(), &taskv3.StateRequest{ID: m.id}); err != nil || r.GetStatus() != want {
+	if r, err := task.State(m.ctx(), &taskv3.StateRequest{ID: m.ID}); err != nil || r.GetStatus() != want {
 		m.Fatalf("the task is %v, want %v: %v", r.GetStatus(), want, err)
 	}
 }
@@ -194,7 +189,7 @@ func (l *lane) play(id string, seed int64) {
 	})
 	m.app = l.run(id, nil)
 	var err error
-	m.old, err = l.w.Dial(l.ctx(), "tcp", m.address(7000))
+	m.old, err = l.w.Dial(l.ctx(), "tcp", m.Address(7000))
 	l.must(err)
 	defer m.old.Close()
 	m.line()
@@ -219,7 +214,7 @@ func (m *model) finish() {
 		m.verb("resume", true)
 	}
 	m.line()
-	m.goesOn()
+	m.GoesOn()
 	if m.random.IntN(2) == 0 {
 		m.paused = false
 		m.done = append(m.done, "hibernate")
@@ -228,7 +223,7 @@ func (m *model) finish() {
 	last := lastWords[m.random.IntN(len(lastWords))]
 	m.done = append(m.done, "end "+last.signal)
 	if last.signal != "" {
-		m.must(m.w.Kill(m.ctx(), m.id, last.signal))
+		m.must(m.w.Kill(m.ctx(), m.ID, last.signal))
 		m.stopped(fmt.Sprint(last.status))
 	}
 }
@@ -254,7 +249,7 @@ func TestModel(t *testing.T) {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			t.Parallel()
 			l := newLane(t, true, nil)
-			nobody := &app{lane: l, id: "nobody"}
+			nobody := &app{lane: l, Server: known.New(l, l.w, "nobody", harness.Pod{})}
 			before := nobody.inventory()
 			for n := range numbers {
 				ok := t.Run(fmt.Sprint(n), func(t *testing.T) {

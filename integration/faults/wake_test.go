@@ -38,18 +38,30 @@ func wakes(block bool) []cell {
 			rules: []failpoint.Rule{{Command: "restore", Fault: failpoint.Cut, After: 10 * time.Millisecond}}},
 		cell{step: "boot", fault: "create: cut", outcome: "restored", state: "awake",
 			rules: []failpoint.Rule{{Command: "create", Fault: failpoint.Cut, After: 15 * time.Millisecond}}},
+		cell{step: "boot", fault: "the sandbox dies", outcome: "restored", state: "awake", at: killBooted},
 		cell{step: "claim", fault: "the sandbox dies", outcome: "restored", state: "awake", at: signalSandbox(syscall.SIGKILL)},
+		cell{step: "restore", fault: "the sandbox dies before it", after: "claim", outcome: "restored", state: "awake",
+			at: signalSandbox(syscall.SIGKILL)},
+		cell{step: "open", fault: "the sandbox dies", after: "restore", outcome: "restored", told: "137", state: "ended",
+			lost: sandboxIsTask, at: signalSandbox(syscall.SIGKILL)},
+		cell{step: "end", fault: "the sandbox dies", after: "open", outcome: "restored", told: "137", state: "ended",
+			lost: sandboxIsTask, at: signalSandbox(syscall.SIGKILL)},
+		cell{step: "ladder", fault: "the sandbox dies before it", outcome: "restored", told: "137", state: "ended",
+			lost: sandboxIsTask, later: signalSandbox(syscall.SIGKILL)},
+		cell{step: "ladder", fault: "the sandbox dies in it", outcome: "restored", told: "137", state: "ended",
+			lost: sandboxIsTask, later: killInLadder},
 		cell{step: "restore", fault: "the sandbox stops for a second", outcome: "restored", state: "awake", at: func(a *app) {
-			pid := a.sandbox()
+			pid := a.Sandbox()
 			a.must(syscall.Kill(pid, syscall.SIGSTOP))
 			time.AfterFunc(time.Second, func() { _ = syscall.Kill(pid, syscall.SIGCONT) })
 		}},
 		given(cell{step: "restore", fault: "another version", told: "version", rules: []failpoint.Rule{{
 			Command: "restore", Fault: failpoint.Fail, Message: "runsc version does not match across checkpoint restore",
 		}}}, otherRunsc),
-		given(cell{step: "verify", fault: "ENOENT", told: "pages.img", at: away("[0-9]*/image/pages.img"), mend: back}, imageGone),
+		given(cell{step: "verify", fault: "ENOENT", told: "pages.img", after: "begin", at: away("[0-9]*/image/pages.img"), mend: back}, imageGone),
+		given(cell{step: "verify", fault: "ENOENT of the snapshot", told: "is not there", first: away("[0-9]*"), mend: back}, imageGone),
+		given(cell{step: "restore", fault: "ENOENT", told: "pages.img", after: "claim", at: away("[0-9]*/image/pages.img"), mend: back}, imageGone),
 	)
-	all[len(all)-1].step = "choose" // the file goes before the step that misses it
 	for _, f := range append(early, late...) {
 		for _, command := range []string{"create", "restore"} {
 			all = append(all, given(cell{
@@ -85,6 +97,21 @@ func endings(block bool) []cell {
 	return all
 }
 
+// killBooted kills the sandbox as soon as there is one.
+func killBooted(a *app) {
+	a.Helper()
+	a.eventually("there is a sandbox", func() bool { return a.Sandbox() != 0 })
+	signalSandbox(syscall.SIGKILL)(a)
+}
+
+// killInLadder kills the sandbox while the ladder waits for its answer.
+func killInLadder(a *app) {
+	a.Helper()
+	signalSandbox(syscall.SIGSTOP)(a)
+	time.Sleep(200 * time.Millisecond) // the ladder begins in that time
+	signalSandbox(syscall.SIGKILL)(a)
+}
+
 // away takes a file of the snapshots away; back brings it.
 func away(pattern string) func(*app) {
 	return func(a *app) {
@@ -93,6 +120,7 @@ func away(pattern string) func(*app) {
 		if len(found) != 1 {
 			a.Fatalf("%d files are %s", len(found), pattern)
 		}
+		a.must(os.RemoveAll(a.w.Path(a.w.Dir) + "/taken")) // of an earlier cell, which could not be put back
 		a.taken = found[0]
 		a.must(os.Rename(a.taken, a.w.Path(a.w.Dir)+"/taken"))
 	}
