@@ -39,17 +39,32 @@ func (l *Link) stages(ctx context.Context) []stage {
 // any position. ports are those that were listening: one that accepts is
 // enough, and the workload doesn't see the half-open connection that asks.
 func (l *Link) Check(ctx context.Context, ports []uint16) []Rung {
+	return climbAll(append(l.rungs(ctx, true),
+		stage{"netstack", func() error { return l.checkNetstack(ctx) }, nil},
+		stage{"accepts", func() error { return l.checkAccepts(ctx, ports) }, nil},
+	))
+}
+
+// Mend is Check without the sandbox: it asks it nothing, and does while it is away,
+// when connected says that it is not to be hib0's neighbour.
+func (l *Link) Mend(ctx context.Context, connected bool) []Rung {
+	return climbAll(l.rungs(ctx, connected))
+}
+
+// rungs are those of the ladder that lie before the sandbox.
+func (l *Link) rungs(ctx context.Context, connected bool) []stage {
 	s := l.stages(ctx)
-	ladder := []stage{
-		s[0], s[1], s[2],
-		{"neighbour", l.checkNeighbour, func() error { return l.Connect(ctx) }},
-		{"gate", func() error { return l.checkTables(ctx) }, func() error { return l.repairTables(ctx) }},
-		s[3], s[4],
-		{"netstack", func() error { return l.checkNetstack(ctx) }, nil},
-		{"accepts", func() error { return l.checkAccepts(ctx, ports) }, nil},
+	rungs := s[:3:3]
+	if connected {
+		rungs = append(rungs, stage{"neighbour", l.checkNeighbour, func() error { return l.Connect(ctx) }})
 	}
-	rungs := make([]Rung, 0, len(ladder))
-	for _, s := range ladder {
+	return append(rungs,
+		stage{"gate", func() error { return l.checkTables(ctx) }, func() error { return l.repairTables(ctx) }}, s[3], s[4])
+}
+
+func climbAll(stages []stage) []Rung {
+	rungs := make([]Rung, 0, len(stages))
+	for _, s := range stages {
 		rungs = append(rungs, climb(s))
 	}
 	return rungs

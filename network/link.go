@@ -26,6 +26,8 @@ type Link struct {
 	gate Gate       // as last set
 	base Counters   // of tables that are gone
 	last Counters   // last reading of the present table
+
+	device int // index of the inner end that the sandbox was given; 0 before there is one
 }
 
 // Options name the two namespaces and what CNI gave the pod.

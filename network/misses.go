@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"syscall"
 	"time"
 
@@ -29,7 +28,7 @@ func (l *Link) Misses(ctx context.Context, fn func(Miss)) error {
 		return fmt.Errorf("watch misses: %w", err)
 	}
 	index := outer.Attrs().Index
-	socket, err := l.neighbourSocket()
+	socket, err := l.pod.subscribe(unix.NETLINK_ROUTE, 1<<(unix.RTNLGRP_NEIGH-1))
 	if err != nil {
 		return fmt.Errorf("watch misses: %w", err)
 	}
@@ -60,23 +59,6 @@ func (l *Link) Misses(ctx context.Context, fn func(Miss)) error {
 		}
 	}
 	return nil
-}
-
-// neighbourSocket hears of every change of P's neighbours.
-func (l *Link) neighbourSocket() (f *os.File, err error) {
-	err = enter(l.pod.ns, func() error {
-		fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
-		if err != nil {
-			return fmt.Errorf("netlink socket: %w", err)
-		}
-		f = os.NewFile(uintptr(fd), "neighbours")
-		if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1 << (unix.RTNLGRP_NEIGH - 1)}); err != nil {
-			f.Close()
-			return fmt.Errorf("subscribe to neighbours: %w", err)
-		}
-		return nil
-	})
-	return f, err
 }
 
 const unanswered = netlink.NUD_INCOMPLETE | netlink.NUD_FAILED

@@ -38,6 +38,9 @@ func (l *Link) PrepareInner(ctx context.Context) error {
 		}
 	}
 	index := inner.Attrs().Index
+	l.mu.Lock()
+	l.device = index
+	l.mu.Unlock()
 	route := &netlink.Route{LinkIndex: index, Dst: toIPNet(netip.PrefixFrom(netip.IPv4Unspecified(), 0)), Gw: gateway4.AsSlice(), Flags: unix.RTNH_F_ONLINK}
 	if err := l.inner.route.RouteReplace(route); err != nil {
 		return fmt.Errorf("prepare I: default route: %w", err)
@@ -50,6 +53,18 @@ func (l *Link) PrepareInner(ctx context.Context) error {
 		return fmt.Errorf("prepare I: neighbour %s: %w", gateway4, err)
 	}
 	return nil
+}
+
+// Lost says whether the sandbox's end of the link is gone. One that was made in its
+// place is not the sandbox's: it gets that when it is restored after PrepareInner.
+func (l *Link) Lost() (bool, error) {
+	inner, err := l.inner.link(innerName)
+	if err != nil {
+		return false, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.device != 0 && (inner == nil || inner.Attrs().Index != l.device), nil
 }
 
 func permanent(link int, a netip.Addr, mac net.HardwareAddr) *netlink.Neigh {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/nftables"
@@ -22,6 +23,8 @@ type side struct {
 	mu     sync.Mutex // guards the below, and that one request is under way
 	nft    *nftables.Conn
 	socket *mdnetlink.Conn
+
+	port atomic.Uint32 // of the newest nft connection, by which the kernel names who changed rules
 }
 
 func openSide(path string) (*side, error) {
@@ -95,8 +98,23 @@ func (s *side) openNFT() error {
 			return fmt.Errorf("nft in %s: %w", s.ns.Name(), err)
 		}
 		s.nft = conn
-		return nil
+		return s.learnPort()
 	})
+}
+
+func (s *side) learnPort() error {
+	raw, err := s.socket.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var name unix.Sockaddr
+	if e := raw.Control(func(fd uintptr) { name, err = unix.Getsockname(int(fd)) }); e != nil {
+		return e
+	}
+	if n, ok := name.(*unix.SockaddrNetlink); ok {
+		s.port.Store(n.Pid)
+	}
+	return err
 }
 
 // link finds an interface by name; nil when there is none.
