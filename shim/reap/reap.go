@@ -113,6 +113,9 @@ func (r runner) Run(ctx context.Context, cmd *exec.Cmd) error {
 	if err != nil {
 		return err
 	}
+	// The process's end is reaped by another wait than its own, which would otherwise keep its descriptor until the next
+	// garbage collection.
+	defer func() { _ = cmd.Process.Release() }()
 	stop := context.AfterFunc(ctx, func() { _ = cmd.Process.Kill() })
 	status, err := r.monitor.Wait(cmd, exits)
 	killed := !stop()
