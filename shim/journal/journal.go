@@ -67,6 +67,7 @@ func (j *Journal) write(step string) error {
 	}
 	temporary := j.path + ".new"
 	if err := os.WriteFile(temporary, append(data, '\n'), 0o600); err != nil {
+		_ = errors.Join(os.Remove(temporary), os.Remove(j.path)) // better none than one that tells of an earlier step
 		return fmt.Errorf("journal: %w", err)
 	}
 	if err := os.Rename(temporary, j.path); err != nil {

@@ -5,9 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"strconv"
 	"time"
 
@@ -47,7 +45,7 @@ func (w *Workload) boot(ctx context.Context) error {
 	}
 	w.mu.Lock()
 	w.generation++
-	w.sandboxPid, w.madeBy, w.expected = pid, known.version, false
+	w.sandboxPid, w.madeBy, w.expected, w.unlinked = pid, known.version, false, false
 	generation := w.generation
 	w.mu.Unlock()
 	if err := cgroup.SetOOMScore(pid, w.oomScore); err != nil {
@@ -86,25 +84,16 @@ func (w *Workload) freeSandbox(ctx context.Context) error {
 	w.mu.Unlock()
 	// Its memory is freed while runsc starts, and goes even if runsc can't.
 	err := sandbox.kill()
+	nameFilestore(w.spec.Root.Path, w.opts.ID)
+	var failed error
 	if !gone || killGofer(w.runsc.Root, w.opts.ID) != nil {
-		err = errors.Join(err, w.runsc.Delete(ctx, w.opts.ID, true))
+		failed = w.runsc.Delete(ctx, w.opts.ID, true)
 	}
-	if unknown { // its making may have been cut short
+	if unknown || failed != nil { // its making may have been cut short, or runsc's state of it be damaged
 		err = errors.Join(err, killCommands(w.runsc.Root, w.opts.ID))
 	}
+	err = errors.Join(err, failed)
 	return errors.Join(err, removeTraces(w.runsc.Root, w.opts.ID), removeFilestores(w.spec.Root.Path))
-}
-
-// removeFilestores removes the backing file of the sandbox's writable layer: with one in place the next create is
-// refused.
-func removeFilestores(rootfs string) error {
-	left, err := filepath.Glob(filepath.Join(rootfs, ".gvisor.filestore.*"))
-	for _, path := range left {
-		if e := os.Remove(path); e != nil && !errors.Is(e, fs.ErrNotExist) {
-			err = errors.Join(err, e)
-		}
-	}
-	return err
 }
 
 // versionTimeout bounds asking runsc for its version.

@@ -146,6 +146,7 @@ func (w *Workload) checkpointSandbox(ctx context.Context, dir string) error {
 	if err := w.sameRunsc(ctx); err != nil {
 		return err
 	}
+	w.hideFilestore()
 	incoming, err := w.local.Begin(ctx)
 	if err != nil {
 		return err
@@ -163,7 +164,7 @@ func (w *Workload) fillCheckpoint(ctx context.Context, incoming *snapshot.Incomi
 	defer cancel()
 	if !paused {
 		defer func() { err = errors.Join(err, w.resumeSandbox(late)) }()
-		if err := w.runsc.Pause(late, w.opts.ID); err != nil {
+		if err := w.pauseCall(late); err != nil {
 			return err
 		}
 	}

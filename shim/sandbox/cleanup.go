@@ -59,8 +59,9 @@ func Cleanup(ctx context.Context, bundle string, runner runsc.Runner) (Leftover,
 		Path: s.Runsc, Root: s.RunscRoot, Flags: s.RunscFlags, LogDir: places{bundle}.logs(), Runner: runner,
 		Timeouts: runsc.Timeouts{Delete: cleanupDelete},
 	}
+	nameFilestore(s.Rootfs, s.ID)
 	errs := []error{s.Shim.kill(), killCommands(s.RunscRoot, s.ID), client.Delete(ctx, s.ID, true), s.Sandbox.kill()}
-	errs = append(errs, unclaim(ctx, places{bundle}, s), s.releaseNetwork(ctx), s.Holder.kill())
+	errs = append(errs, unclaim(ctx, places{bundle}, s), removeUnused(s), s.releaseNetwork(ctx), s.Holder.kill())
 	left.Warning = s.runStopHooks(ctx, places{bundle}, runner)
 	group, err := cgroup.Load(s.Cgroup)
 	switch {
@@ -103,6 +104,18 @@ func (s stateFile) releaseNetwork(ctx context.Context) error {
 		}
 	}
 	return errors.Join(err, network.RemoveNamespace(s.Inner))
+}
+
+// removeUnused removes the snapshots' directory of a container that never had one, since its creation was cut short.
+func removeUnused(s stateFile) error {
+	if _, err := snapshot.ReadHead(s.Snapshot); !errors.Is(err, snapshot.ErrNoHead) {
+		return nil
+	}
+	local, err := snapshot.OpenLocal(s.Snapshot, snapshot.WithOwner(s.Namespace, s.ID, ""))
+	if err != nil {
+		return fmt.Errorf("snapshots: %w", err)
+	}
+	return errors.Join(local.RemoveUnused(), local.Close())
 }
 
 // unclaim gives a sleeper's snapshot back when its shim died in a wake, before anything of it could run: what sleeps on

@@ -163,6 +163,7 @@ func (w *Workload) withLogger(c stdio.Config) stdio.Config {
 			return nil, err
 		}
 		exits, ended := w.opts.Exits.Watch(cmd.Process.Pid), make(chan struct{})
+		_ = cmd.Process.Release() // nobody else waits for it
 		go func() { <-exits; close(ended) }()
 		return ended, nil
 	}
@@ -191,7 +192,7 @@ func (w *Workload) makeHolder(_ context.Context, _ CreateRequest, u *undo.Stack)
 		return fmt.Errorf("the pod's network namespace: %w", err)
 	}
 	u.Push("namespace", func(context.Context) error { return w.podNS.Close() })
-	return nil
+	return w.saveState()
 }
 
 // makeCgroup makes the container's cgroup before runsc sees it: runsc leaves alone what it finds, so the cgroup and its
@@ -209,7 +210,7 @@ func (w *Workload) makeCgroup(_ context.Context, _ CreateRequest, u *undo.Stack)
 	}
 	w.group = group
 	u.Push("cgroup", func(context.Context) error { return group.Delete() })
-	return nil
+	return w.saveState() // from here on there is something that `delete` must find
 }
 
 func (w *Workload) publishRecord(_ context.Context, _ CreateRequest, u *undo.Stack) error {

@@ -181,6 +181,7 @@ func (w *Workload) release(ctx context.Context, c *Container, keep bool) {
 
 // removeLink takes the link and the gate out of the pod's namespace, closes the listeners and has whoever waits reset.
 func (w *Workload) removeLink(ctx context.Context) error {
+	w.unwatchLink()
 	w.stopDraining()
 	w.gateMu.Lock()
 	defer w.gateMu.Unlock()

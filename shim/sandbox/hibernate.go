@@ -147,7 +147,7 @@ func (w *Workload) descend(t *transition, judged *uint64, u *undo.Stack) error {
 		{"pause", func(ctx context.Context) error {
 			u.Push("resume", w.resumeSandbox)
 			// To its end, whoever talks: one cut short may pause a sandbox that runsc believes running, and won't resume.
-			return w.runsc.Pause(context.WithoutCancel(ctx), w.opts.ID)
+			return w.pauseCall(context.WithoutCancel(ctx))
 		}},
 		{"checkpoint", func(ctx context.Context) (err error) {
 			if incoming, err = w.local.Begin(ctx); err != nil {
@@ -181,7 +181,7 @@ func (w *Workload) resumeSandbox(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, resumeWithin)
 	defer cancel()
 	for {
-		err := w.runsc.Resume(ctx, w.opts.ID)
+		err := w.resumeCall(ctx)
 		if err == nil || errors.Is(err, runsc.ErrNotRunning) || errors.Is(err, runsc.ErrNotFound) {
 			return nil
 		}

@@ -42,7 +42,8 @@ func (w *Workload) restorable(ctx context.Context, m snapshot.Manifest) error {
 		return err
 	}
 	if m.Runtime.Version != known.version {
-		return fmt.Errorf("it was made by runsc %s, this is %s: %w", m.Runtime.Version, known.version, runsc.ErrVersion)
+		return fmt.Errorf("%w: it was %s, and %s is %s; give the path of the former by the key runsc, or make the checkpoint "+
+			"again with the latter", runsc.ErrVersion, m.Runtime.Version, w.runsc.Path, known.version)
 	}
 	digest, err := snapshot.SpecDigest(w.spec)
 	if err != nil {

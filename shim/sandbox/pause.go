@@ -32,10 +32,26 @@ func (w *Workload) Pause(ctx context.Context) error {
 	if err := w.userState(lifecycle.Pause); err != nil {
 		return err
 	}
-	if err := w.runsc.Pause(ctx, w.opts.ID); err != nil {
-		return errors.Join(err, w.userState(lifecycle.Resume))
+	if err := w.pauseSandbox(ctx); err != nil {
+		return err
 	}
+	w.hideFilestore()
 	return nil
+}
+
+// pauseSandbox pauses the sandbox, or leaves it running. Both go to their end, whoever leaves: a call that was cut short may
+// have paused it all the same. When even that can't be taken back, the container stays paused, for its user to resume.
+func (w *Workload) pauseSandbox(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+	defer cancel()
+	err := w.pauseCall(ctx)
+	if err == nil {
+		return nil
+	}
+	if e := w.resumeSandbox(ctx); e != nil {
+		return errors.Join(err, fmt.Errorf("it may be paused, and can't be resumed now: %w", e))
+	}
+	return errors.Join(err, w.userState(lifecycle.Resume))
 }
 
 func (w *Workload) pauseSleeper() (asleep bool, err error) {
@@ -74,7 +90,7 @@ func (w *Workload) Resume(ctx context.Context) error {
 	if asleep {
 		return w.wakeForKept(ctx, signals, packet)
 	}
-	if err := w.runsc.Resume(ctx, w.opts.ID); err != nil {
+	if err := w.resumeSandbox(context.WithoutCancel(ctx)); err != nil { // one that was cut short may have resumed it
 		return err
 	}
 	if err := w.userState(lifecycle.Resume); err != nil {

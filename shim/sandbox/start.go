@@ -47,6 +47,7 @@ func (w *Workload) Start(ctx context.Context) error {
 	if err != nil { // it has ended already
 		return nil
 	}
+	w.watchLink()
 	w.offerAgain(ctx)
 	if !w.opts.Daemon.Connected() {
 		w.startDraining() // whoever waited for an earlier shim

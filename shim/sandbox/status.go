@@ -28,6 +28,9 @@ func (w *Workload) status() *shimv1.StatusResponse {
 		StateSinceUnixMs: w.since.UnixMilli(), CreatedUnixMs: w.created.UnixMilli(), Wakes: w.wakes, Hibernations: w.sleeps,
 		LastHibernate: w.last.hibernate, LastWake: w.last.wake, Gate: w.gate, Blockers: w.blockers(false),
 	}
+	if w.unlinked {
+		s.Blockers = append(s.Blockers, unlinkedReason())
+	}
 	select {
 	case <-w.facts.done:
 		s.RunscVersion = w.facts.version

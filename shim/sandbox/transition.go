@@ -19,6 +19,7 @@ type transition struct {
 	start  time.Time
 	now    func() time.Time
 	note   func(step string) // the journal
+	firm   bool              // a hibernation that nobody's use undoes: the sandbox can't be reached, and does not answer
 
 	mu     sync.Mutex // guards the fields below: steps of a wake overlap
 	record *shimv1.Transition

@@ -47,7 +47,9 @@ func (w *Workload) Wake(ctx context.Context, why, id string) (*shimv1.Transition
 			return w.last.wake, nil
 		case lifecycle.Hibernating:
 			w.mu.Unlock()
-			t.cancel(fmt.Errorf("%w (%s)", ErrActivity, why))
+			if !t.firm {
+				t.cancel(fmt.Errorf("%w (%s)", ErrActivity, why))
+			}
 			if _, err := t.result(ctx); ctx.Err() != nil {
 				return nil, err
 			}
@@ -220,6 +222,8 @@ func (w *Workload) prepareInner(ctx context.Context) error {
 	if w.link == nil {
 		return nil
 	}
+	w.gateMu.Lock() // what it mends is also mended by the watch over the link
+	defer w.gateMu.Unlock()
 	return w.link.PrepareInner(ctx)
 }
 

@@ -50,7 +50,7 @@ type Workload struct {
 
 	stopMemory func() // ends the watch for want of memory, and waits for it
 
-	background sync.WaitGroup // ladders and trims; Delete waits for them
+	background sync.WaitGroup // ladders, trims and the watch over the link; Delete waits for them
 
 	// Set at Start, before the workload can hibernate, and never after.
 	link        *network.Link // nil: the sandbox is not behind an inner link
@@ -90,6 +90,8 @@ type Workload struct {
 	sleeps        uint64
 	stopped       bool               // the poststop hooks have run
 	stopWatch     context.CancelFunc // ends the watch for packets; nil when there is none
+	stopMending   context.CancelFunc // ends the watch over the link; nil when there is none
+	unlinked      bool               // the sandbox's end of the link is gone: only another sandbox gets the new one
 }
 
 // saved tells of the newest snapshot.
@@ -151,8 +153,10 @@ func (w *Workload) saveState() error {
 		Namespace: w.opts.Namespace, ID: w.opts.ID, RunDir: w.config.RunDir,
 		Runsc: w.runsc.Path, RunscRoot: w.runsc.Root, RunscFlags: w.runsc.Flags,
 		Inner: w.innerPath(), Cgroup: w.group.Path(), Rootfs: w.places.rootfs(),
-		Snapshot: w.local.Dir(), Shim: identify(os.Getpid()), Holder: w.holder.process, Linked: w.link != nil,
-		Inode: w.holder.podInode, Pod: w.holder.given, Attachment: w.attachment,
+		Snapshot: w.local.Dir(), Shim: identify(os.Getpid()), Linked: w.link != nil, Attachment: w.attachment,
+	}
+	if w.holder != nil { // there is none yet while the container is created
+		s.Holder, s.Inode, s.Pod = w.holder.process, w.holder.podInode, w.holder.given
 	}
 	if pid != 0 {
 		s.Sandbox = identify(pid)

@@ -1,0 +1,41 @@
+package sandbox
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// A *filestore* is the file in which a sandbox keeps what its container writes. It lies in the container's snapshot, where
+// engines count it as the container's use of the disk.
+const filestore = ".gvisor.filestore."
+
+// removeFilestores takes away the filestores' names. A sandbox that runs has its file open and needs no name. One that was
+// left in place would refuse the next create; and whoever compares the snapshot with its image, as engines do to
+// checkpoint or commit a container that they have paused, would take it for a file of the container's.
+func removeFilestores(rootfs string) error {
+	left, err := filepath.Glob(filepath.Join(rootfs, filestore+"*"))
+	for _, path := range left {
+		if e := os.Remove(path); e != nil && !errors.Is(e, fs.ErrNotExist) {
+			err = errors.Join(err, e)
+		}
+	}
+	return err
+}
+
+// nameFilestore puts an empty file where a sandbox's filestore has lost its name: `runsc delete` fails without one to
+// remove. What can't be written here it will complain of itself.
+func nameFilestore(rootfs, id string) {
+	f, err := os.OpenFile(filepath.Join(rootfs, filestore+id), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err == nil {
+		_ = f.Close()
+	}
+}
+
+// hideFilestore is removeFilestores for a sandbox that runs on, or is paused.
+func (w *Workload) hideFilestore() {
+	if err := removeFilestores(w.spec.Root.Path); err != nil {
+		w.opts.Log.Warn("the sandbox's filestore can be seen in the container's snapshot", "error", err)
+	}
+}

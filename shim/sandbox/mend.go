@@ -1,0 +1,194 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
+	"github.com/hibernate-runtime/hibernate/network"
+	"github.com/hibernate-runtime/hibernate/shim/lifecycle"
+)
+
+// The link lies in a namespace in which others work, too. What they take away of it, by a slip or with all that is there,
+// is put back as soon as the kernel tells of it, awake and asleep. Only the sandbox's own end can't be: a sandbox whose end is gone
+// is put to sleep and woken at once, which keeps its state and its connections.
+
+// byLink is the reason of the sleep and the wake that give a sandbox its link again.
+const byLink = "link"
+
+const (
+	mendAfter = 10 * time.Millisecond  // a change seldom comes alone
+	mendPause = 300 * time.Millisecond // between looks, whatever is changed
+	mendAgain = 2 * time.Second        // what could not be mended yet; each time twice as much, up to:
+	mendMost  = time.Minute
+)
+
+// watchLink mends the link whenever somebody has changed it, until unwatchLink.
+func (w *Workload) watchLink() {
+	if w.link == nil {
+		return
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	w.mu.Lock()
+	w.stopMending = cancel
+	w.mu.Unlock()
+	changed := make(chan struct{}, 1)
+	w.background.Go(func() {
+		err := w.link.Changes(ctx, func() {
+			select {
+			case changed <- struct{}{}:
+			default:
+			}
+		})
+		if err != nil {
+			w.opts.Log.Error("the watch over the link ended", "error", err)
+		}
+	})
+	w.background.Go(func() { w.mendAlways(ctx, changed) })
+}
+
+func (w *Workload) unwatchLink() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.stopMending != nil {
+		w.stopMending()
+	}
+}
+
+func (w *Workload) mendAlways(ctx context.Context, changed <-chan struct{}) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
+		wait := mendAfter
+		for pause(ctx, wait) && !w.mend(ctx) {
+			wait = min(max(2*wait, mendAgain), mendMost)
+		}
+		pause(ctx, mendPause)
+	}
+}
+
+// pause is false when ctx has ended.
+func pause(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+// mend looks at the link and repairs it. It is false when there is something left to do.
+func (w *Workload) mend(ctx context.Context) (done bool) {
+	if !w.transitionEnds(ctx) {
+		return false
+	}
+	rungs, lost, ok := w.repairLink(ctx)
+	if !ok {
+		return false
+	}
+	done = true
+	strays := false // without the gate, the pod's own kernel may have accepted connections by the listeners
+	for _, r := range rungs {
+		if !r.OK || r.Repaired {
+			w.opts.Log.Warn("somebody has changed the link", "rung", r.Name, "repaired", r.Repaired, "detail", r.Detail)
+		}
+		done = done && r.OK
+		strays = strays || r.Repaired
+	}
+	if strays && !w.opts.Daemon.Connected() { // a daemon serves them
+		w.startDraining()
+	}
+	if lost {
+		return w.relink(ctx)
+	}
+	return done
+}
+
+// transitionEnds waits for the end of a transition under way; false when there is nothing to be done any more.
+func (w *Workload) transitionEnds(ctx context.Context) bool {
+	w.mu.Lock()
+	t := w.transition
+	w.mu.Unlock()
+	if t == nil {
+		return true
+	}
+	select {
+	case <-t.done:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// repairLink mends all but the sandbox's end; lost says that this is gone. It is not ok when a transition has begun, which
+// takes the link apart itself.
+func (w *Workload) repairLink(ctx context.Context) (rungs []network.Rung, lost, ok bool) {
+	ctx, cancel := context.WithTimeout(ctx, ladderTimeout)
+	defer cancel()
+	w.gateMu.Lock()
+	defer w.gateMu.Unlock()
+	w.mu.Lock()
+	state := w.state
+	w.mu.Unlock()
+	if w.removed || state == lifecycle.Hibernating || state == lifecycle.Waking {
+		return nil, false, false
+	}
+	rungs = w.link.Mend(ctx, state == lifecycle.Awake)
+	if state != lifecycle.Awake {
+		if i := slices.IndexFunc(rungs, func(r network.Rung) bool { return r.Name == "link" }); rungs[i].Repaired {
+			w.unwatchPackets() // of the end that is gone
+			w.watchPackets()
+		}
+		return rungs, false, true
+	}
+	lost, err := w.link.Lost()
+	if err != nil {
+		w.opts.Log.Warn("link", "error", err)
+	}
+	return rungs, lost, err == nil
+}
+
+// relink gives the sandbox the new end of its link, by a sleep and a wake. It is false when that is not possible yet: then
+// Status tells.
+func (w *Workload) relink(ctx context.Context) (done bool) {
+	w.mu.Lock()
+	w.unlinked = true
+	reasons := slices.DeleteFunc(w.blockers(true), func(r *shimv1.Reason) bool { return r.GetCode() == "lease" })
+	w.announce(nil)
+	if len(reasons) > 0 || w.state != lifecycle.Awake {
+		w.mu.Unlock()
+		return false
+	}
+	t := newTransition("hibernate", byLink, "", hibernateTimeout, w.opts.Now, w.note)
+	t.firm = true
+	t, err := w.begin(lifecycle.Hibernate, t)
+	w.mu.Unlock()
+	if err == nil {
+		go w.hibernate(t, nil)
+		_, err = t.result(ctx)
+	}
+	if err == nil {
+		_, err = w.Wake(ctx, byLink, "")
+	}
+	if err != nil && !errors.Is(err, context.Canceled) {
+		w.opts.Log.Error("the sandbox could not be given its new link", "error", err)
+	}
+	return err == nil
+}
+
+// firm says whether a hibernation is under way that no use undoes.
+func (w *Workload) firm() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.transition != nil && w.transition.firm
+}
+
+func unlinkedReason() *shimv1.Reason {
+	return reason("unlinked", "somebody has deleted its network link, so nobody reaches it: it is put to sleep and woken, "+
+		"which gives it another, as soon as nothing else here hinders that")
+}
