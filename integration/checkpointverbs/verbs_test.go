@@ -37,6 +37,8 @@ func TestCheckpointVerbs(t *testing.T) {
 		{"refused", testRefused},
 		{"event", testEvent},
 		{"pause-of-a-sleeper", testPauseOfSleeper},
+		{"another-runsc", testAnotherRunsc},
+		{"files-of-the-sandbox", testFilesOfTheSandbox},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.test(&node{w, t, pod, name(t)}) })
 	}
