@@ -1,6 +1,8 @@
 package faults
 
 import (
+	"fmt"
+	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -16,7 +18,10 @@ func (a *app) inventory() []string {
 	census, err := a.w.Census(a.ctx())
 	a.must(err)
 	lines := census.Since(harness.Census{})
-	lines = slices.DeleteFunc(lines, func(l string) bool { return stub.MatchString(l) })
+	lines = slices.DeleteFunc(lines, func(l string) bool {
+		foreign := strings.HasPrefix(l, "mount: "+os.TempDir()) && !strings.HasPrefix(l, "mount: "+a.w.Dir) // of another test
+		return foreign || stub.MatchString(l)
+	})
 	for i, l := range lines {
 		lines[i] = number.ReplaceAllString(l, "$1")
 		if f := strings.Fields(lines[i]); len(f) > 1 && f[0] == "process:" {
@@ -78,4 +83,22 @@ func difference(before, now []string) []string {
 	}
 	slices.Sort(out)
 	return out
+}
+
+// noMoreOpen waits until the app's shim has about as many descriptors open as before.
+func (a *app) noMoreOpen(before int) {
+	a.Helper()
+	begin := time.Now()
+	for a.Descriptors() > before+2 {
+		if time.Sleep(10 * time.Millisecond); time.Since(begin) < patience {
+			continue
+		}
+		var open []string
+		found, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", a.Shim()))
+		for _, f := range found {
+			target, _ := os.Readlink(f)
+			open = append(open, target)
+		}
+		a.Fatalf("the shim has %d open, %d before:\n%s", len(open), before, strings.Join(open, "\n"))
+	}
 }

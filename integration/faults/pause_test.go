@@ -87,7 +87,7 @@ func TestPause(t *testing.T) {
 			ran.cells.Add(1)
 			ran.kept.Add(1)
 			a.sameAs(before)
-			a.eventually("the shim has no more open than before", func() bool { return a.Descriptors() <= open+2 })
+			a.noMoreOpen(open)
 		})
 	}
 }
