@@ -11,9 +11,10 @@ import (
 // that looks after its neighbours, and has one probed that was silent.
 const hopAge = time.Second
 
-// A hop is until when it may be used, the first twelve bytes of a frame to it, and the longest IP packet that it takes.
+// A hop is until when it may be used, the first twelve bytes of a frame to it, and the longest IP packet that it takes. It is
+// known by source and destination, as they follow one another in the packet: P may route by both.
 const (
-	hopKeySize, hopSize   = 4, 24
+	hopKeySize, hopSize   = 8, 24
 	hopMACs, hopMTU       = 8, 20
 	hopsAtMost            = 256
 	fibSize               = 64 // struct bpf_fib_lookup of linux/bpf.h
@@ -23,8 +24,8 @@ const (
 	fibTooLong            = 8 // BPF_FIB_LKUP_RET_FRAG_NEEDED
 
 	stackNow = -8
-	stackKey = stackNow - 4
-	stackHop = stackKey - 4 - hopSize
+	stackKey = stackNow - hopKeySize
+	stackHop = stackKey - hopSize
 	stackFIB = stackHop - fibSize
 )
 
@@ -33,9 +34,8 @@ const (
 func (s *fastSpec) toNextHop() asm.Instructions {
 	const ask = "ask"
 	return join(
+		copyWords(asm.RFP, stackKey, asm.R7, atSource, hopKeySize/4),
 		asm.Instructions{
-			asm.LoadMem(asm.R1, asm.R7, atDestination, asm.Word),
-			asm.StoreMem(asm.RFP, stackKey, asm.R1, asm.Word),
 			asm.FnKtimeGetCoarseNs.Call(),
 			asm.StoreMem(asm.RFP, stackNow, asm.R0, asm.DWord),
 			asm.LoadMapPtr(asm.R1, s.hops.FD()),
@@ -82,10 +82,16 @@ func fits() asm.Instructions {
 	}
 }
 
-// askKernel asks twice: with a packet that no route takes for the longest which it takes, and then for the hop.
+// askKernel asks twice: with a packet that no route takes for the longest which it takes, and then for the hop. Not for
+// addresses of nobody, groups and all: routes would take them, the kernel does so only with some.
 func (s *fastSpec) askKernel(label string) asm.Instructions {
 	return join(
-		asm.Instructions{asm.Mov.Imm(asm.R1, 0).WithSymbol(label)},
+		asm.Instructions{
+			asm.LoadMem(asm.R1, asm.R7, atDestination, asm.Byte).WithSymbol(label),
+			asm.JEq.Imm(asm.R1, 0, toSlow),
+			asm.JEq.Imm(asm.R1, 127, toSlow),
+			asm.JGE.Imm(asm.R1, 224, toSlow),
+		},
 		s.lookUp(0xffff),
 		asm.Instructions{
 			asm.JNE.Imm(asm.R0, fibTooLong, toSlow),

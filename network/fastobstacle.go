@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/ebpf/link"
 	"github.com/google/nftables"
 	mdnetlink "github.com/mdlayher/netlink"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -28,8 +29,11 @@ func (l *Link) heedObstacles(ctx context.Context) error {
 		return nil
 	}
 	what, generation, err := l.findObstacle(ctx, before, looked)
-	if err != nil {
-		return fmt.Errorf("look for what forbids the fast path: %w", err)
+	if ctx.Err() != nil {
+		return fmt.Errorf("look for what forbids the fast path: %w", ctx.Err())
+	}
+	if err != nil { // no reason to leave a gate closed: P's way is always right
+		what = fmt.Sprintf("what others have in the pod can't be told: %v", err)
 	}
 	return f.set(func() { f.obstacle, f.generation = what, generation })
 }
@@ -43,7 +47,7 @@ func (l *Link) findObstacle(ctx context.Context, before string, looked uint32) (
 		what, err = foreignChains(c)
 		return err
 	})
-	for _, look := range []func() (string, error){l.misplaced, l.foreignPrograms, l.foreignQdisc, l.foreignLegacy} {
+	for _, look := range []func() (string, error){l.misplaced, l.foreignPrograms, l.foreignQdisc, l.foreignLegacy, l.foreignPolicies} {
 		if err != nil || what != "" {
 			break
 		}
@@ -185,4 +189,22 @@ func (l *Link) foreignLegacy() (what string, err error) {
 		return nil
 	})
 	return what, err
+}
+
+// foreignPolicies finds IPsec's: what P encrypts, or takes only encrypted.
+func (l *Link) foreignPolicies() (what string, err error) {
+	err = enter(l.pod.ns, func() error {
+		list, err := netlink.XfrmPolicyList(netlink.FAMILY_V4)
+		if len(list) > 0 {
+			what = fmt.Sprintf("others' rules in the pod: IPsec policy %v", list[0].Dir)
+		}
+		return err
+	})
+	if errors.Is(err, unix.EPROTONOSUPPORT) {
+		return "", nil // a kernel without
+	}
+	if err != nil {
+		return "", fmt.Errorf("IPsec policies: %w", err)
+	}
+	return what, nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/hibernate-runtime/hibernate/network"
 )
@@ -41,6 +42,11 @@ var obstacles = []struct {
 		}}
 		must(t, h.QdiscAdd(q))
 		return func() { must(t, h.QdiscDel(q)) }
+	}},
+	{"IPsec policy", func(t *testing.T, w *world) func() {
+		p := &netlink.XfrmPolicy{Src: hostNet(podAddr), Dst: hostNet(routerAddr), Dir: netlink.XFRM_DIR_OUT, Action: netlink.XFRM_POLICY_BLOCK}
+		inside(t, w.pod, func() (any, error) { return nil, netlink.XfrmPolicyAdd(p) })
+		return func() { inside(t, w.pod, func() (any, error) { return nil, netlink.XfrmPolicyDel(p) }) }
 	}},
 	{"tcx program", func(t *testing.T, w *world) func() {
 		l := attachTo(t, w.pod, "eth0")
@@ -161,6 +167,29 @@ func TestFastPathRefused(t *testing.T) {
 		if !r.OK || r.Repaired {
 			t.Errorf("%+v", r)
 		}
+	}
+}
+
+// What can't be looked at is no reason to keep a gate closed, but one to take P's way.
+func TestUnseenObstaclesKeepNoGateClosed(t *testing.T) {
+	w, l, _ := awake(t)
+	must(t, l.SetGate(t.Context(), parked))
+	var limit unix.Rlimit
+	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
+	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Max: limit.Max})) // nothing can be opened
+	err := l.SetGate(t.Context(), opened)
+	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
+	must(t, err)
+	if why := l.FastPath(); !strings.Contains(why, "can't be told") {
+		t.Fatalf("the fast path's reason is %q", why)
+	}
+	c, err := w.dial(echoPort, time.Second)
+	must(t, err)
+	defer c.Close()
+	must(t, say(c, "through P", time.Second))
+	counters(t, l)
+	if why := l.FastPath(); why != "" {
+		t.Fatalf("when it is seen again: %q", why)
 	}
 }
 

@@ -50,8 +50,11 @@ func Open(ctx context.Context, o Options) (*Link, error) {
 		return nil, ErrNoIPv4
 	}
 	l := &Link{attachment: o.Attachment}
-	if o.NoFastPath {
+	switch {
+	case o.NoFastPath:
 		l.fast.refused = "switched off"
+	case o.Attachment.MAC == "":
+		l.fast.refused = "the pod's interface has no Ethernet frames"
 	}
 	err := l.open(ctx, o)
 	if err != nil {
