@@ -70,7 +70,7 @@ func TestNoFastPathWithoutFrames(t *testing.T) {
 	inside(t, w.pod, func() (any, error) { return nil, netlink.LinkAdd(tun) })
 	t.Cleanup(func() { tun.Fds[0].Close() })
 	addAddr(t, h, "tun0", podAddr, 24)
-	w, l, s := awakeIn(t, w)
+	_, l, s := awakeIn(t, w)
 	if why := l.FastPath(); !strings.Contains(why, "Ethernet") {
 		t.Errorf("the fast path's reason is %q", why)
 	}
