@@ -42,18 +42,44 @@ func (w *World) containerdConfig() string { return filepath.Join(w.Dir, "contain
 func (w *World) Address() string { return filepath.Join(w.Dir, "containerd.sock") }
 
 func (w *World) containerdTOML() string {
-	return fmt.Sprintf(`version = 3
-root = %[1]q
-state = %[2]q
-disabled_plugins = [
+	cri := `disabled_plugins = [
   "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images", "io.containerd.cri.v1.runtime",
   "io.containerd.podsandbox.controller.v1.podsandbox", "io.containerd.nri.v1.nri",
 ]
-[grpc]
+`
+	tables := ""
+	if w.options.CRI {
+		cri, tables = "disabled_plugins = [\"io.containerd.nri.v1.nri\"]\n", w.criTOML()
+	}
+	return fmt.Sprintf(`version = 3
+root = %[1]q
+state = %[2]q
+%[4]s[grpc]
 address = %[3]q
 [debug]
 level = "info"
-`, filepath.Join(w.Dir, "containerd"), filepath.Join(w.Dir, "state"), w.Address())
+%[5]s`, filepath.Join(w.Dir, "containerd"), filepath.Join(w.Dir, "state"), w.Address(), cri, tables)
+}
+
+// criTOML has the runtime as contrib/containerd has it, and what a node without a registry, and without the right to lower
+// an OOM score, needs besides.
+func (w *World) criTOML() string {
+	return fmt.Sprintf(`[plugins.'io.containerd.cri.v1.images'.pinned_images]
+sandbox = %[1]q
+[plugins.'io.containerd.cri.v1.runtime']
+restrict_oom_score_adj = true
+[plugins.'io.containerd.cri.v1.runtime'.cni]
+bin_dirs = ["/opt/cni/bin"]
+conf_dir = "/etc/cni/net.d"
+[plugins.'io.containerd.cri.v1.runtime'.containerd]
+default_runtime_name = "hibernate"
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.hibernate]
+runtime_type = %[2]q
+pod_annotations = ["io.containerd.hibernate/*"]
+container_annotations = ["io.containerd.hibernate/*"]
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.hibernate.options]
+ConfigPath = %[3]q
+`, Reference("pause"), Runtime, w.ConfigFile())
 }
 
 func (w *World) hibernateTOML() string {

@@ -19,6 +19,8 @@ type Options struct {
 	// Published says that ports of the node will be published by CNI: the chains that all such ports share are made
 	// beforehand, as the others are.
 	Published bool
+	// CRI has containerd serve CRI, too, with the runtime under test as the handler "hibernate", which is the default.
+	CRI bool
 	// Settings are keys of the hibernate configuration, in TOML's form on the right: {"idle-timeout": `"2s"`}. They come
 	// after the world's own run-dir, data-dir and runsc, and replace them.
 	Settings map[string]string

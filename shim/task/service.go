@@ -64,8 +64,8 @@ var states = map[lifecycle.Container]tasktypes.Status{
 func (s *Service) Create(ctx context.Context, r *taskapi.CreateTaskRequest) (*taskapi.CreateTaskResponse, error) {
 	s.creating.Lock()
 	defer s.creating.Unlock()
-	if s.workload.Load() != nil {
-		return nil, fmt.Errorf("a second container in this shim: pods are not supported yet: %w", errdefs.ErrAlreadyExists)
+	if w := s.workload.Load(); w != nil {
+		return nil, refuseSecond(w, r.GetID())
 	}
 	chosen, ignored, err := options.Resolve(r.GetBundle(), r.GetOptions())
 	if err != nil {
@@ -95,6 +95,15 @@ func (s *Service) Create(ctx context.Context, r *taskapi.CreateTaskRequest) (*ta
 		IO: &events.TaskIO{Stdin: r.GetStdin(), Stdout: r.GetStdout(), Stderr: r.GetStderr(), Terminal: r.GetTerminal()},
 	})
 	return &taskapi.CreateTaskResponse{Pid: pid}, nil
+}
+
+// refuseSecond refuses a container beside the one that the shim has: the same again, or one that would join a pod's sandbox.
+func refuseSecond(w *sandbox.Workload, id string) error {
+	if _, err := w.Process(id, ""); err == nil {
+		return fmt.Errorf("container %s: %w", id, errdefs.ErrAlreadyExists)
+	}
+	return fmt.Errorf("container %s can't join the sandbox of another: this runtime has no pods yet; run it with another "+
+		"runtime (in Kubernetes, another RuntimeClass): %w", id, errdefs.ErrNotImplemented)
 }
 
 // Start starts the container, or an exec in it.
