@@ -21,11 +21,11 @@ LIST = go list -f '{{.ImportPath}} {{join .TestImports " "}} {{join .XTestImport
        awk '{ r = "unit"; for (i = 2; i <= NF; i++) if ($$i ~ /\/(internal\/testroot|integration\/harness)$$/) r = "root"; print r, $$1 }'
 UNIT = $(shell $(LIST) | awk '$$1 == "unit" { print $$2 }')
 ROOT = $(shell $(LIST) | awk '$$1 == "root" && $$2 !~ "^$(MODULE)/integration" { print $$2 }')
-E2E  = $(filter-out %/conformance %/faults,$(shell $(LIST) | awk '$$1 == "root" && $$2 ~ "^$(MODULE)/integration" { print $$2 }'))
+E2E  = $(filter-out %/conformance %/faults %/client,$(shell $(LIST) | awk '$$1 == "root" && $$2 ~ "^$(MODULE)/integration" { print $$2 }'))
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build tools images protos deps test check fmt vet staticcheck unit root test-conformance test-faults full-faults e2e shimtest race full-moment demo bench short-bench bench-shim install clean
+.PHONY: help build tools images protos deps test check fmt vet staticcheck unit root test-conformance test-faults full-faults test-client e2e shimtest race full-moment demo bench short-bench bench-shim install clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -99,6 +99,12 @@ test-faults: deps tools images build ## Each step of hibernations and wakes made
 
 full-faults: deps tools images build ## test-faults with 200 random sequences of operations; FAULTS_SEED=… for the same ones again (root)
 	@cd integration/faults && FAULTS_SEQUENCES=200 $(ROOT_RINGS) go test -count=1 -parallel 4 -timeout 30m
+
+test-client: deps tools images build ## containerd's own client integration tests against this runtime, awake and asleep (root)
+	@sh tools/deps.sh client
+	@go run ./tools/toolchain -p $(JOBS) client
+	@cd integration/images && go build -o $(CURDIR)/$(TOOLS)/registry -trimpath -ldflags '-s -w' ./registry
+	@$(ROOT_RINGS) sh tools/gotest.sh -count=1 -timeout 20m -- ./integration/client
 
 shimtest: tools build ## containerd's own suite for shims, built elsewhere: SHIMTEST=path/to/shimtest.test (root)
 	@[ -n "$(SHIMTEST)" ] || { echo "give the suite's binary: make shimtest SHIMTEST=path/to/shimtest.test"; exit 2; }

@@ -15,6 +15,7 @@ need mount mount
 need dpkg-deb dpkg
 [ -e /etc/ssl/certs/ca-certificates.crt ] || missing="$missing ca-certificates"
 [ "$1" != protos ] || need protoc protobuf-compiler
+[ "$1" != client ] || need lsof lsof
 [ -n "$missing" ] || exit 0
 if [ "$(id -u)" != 0 ]; then
 	echo "missing packages:$missing; run 'make deps' as root" >&2
