@@ -97,8 +97,10 @@ test-conformance: ## The shim alone over ttrpc, with no containerd, awake and as
 test-faults: deps tools images build ## Each step of hibernations and wakes made to fail, hang and die; random sequences (root)
 	@$(ROOT_RINGS) sh tools/gotest.sh -count=1 -parallel 4 -timeout 15m -- ./integration/faults
 
+# In parts: FAULTS_RUN=TestWake; FAULTS_RUN=TestModel FAULTS_SEED=7000 FAULTS_SEQUENCES=50, then 7050, …
 full-faults: deps tools images build ## test-faults with 200 random sequences of operations; FAULTS_SEED=… for the same ones again (root)
-	@cd integration/faults && FAULTS_SEQUENCES=200 $(ROOT_RINGS) go test -count=1 -parallel 4 -timeout 30m
+	@cd integration/faults && FAULTS_SEQUENCES=$(or $(FAULTS_SEQUENCES),200) $(ROOT_RINGS) \
+	  go test -count=1 -parallel 4 -timeout 30m -run '$(FAULTS_RUN)'
 
 test-client: deps tools images build ## containerd's own client integration tests against this runtime, awake and asleep (root)
 	@sh tools/deps.sh client
