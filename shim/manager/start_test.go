@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -163,4 +164,26 @@ func TestGroupSharesADaemon(t *testing.T) {
 			checkDaemon(t, pod, first)
 		})
 	}
+}
+
+// The kernel, short of memory, ends a shim rather than containerd.
+func TestOOMScoreIsAboveContainerds(t *testing.T) {
+	score := func(pid string) int {
+		t.Helper()
+		text, err := os.ReadFile(filepath.Join("/proc", pid, "oom_score_adj"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := strconv.Atoi(strings.TrimSpace(string(text)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	b := newBundle(t, nil)
+	a := bootstrapped(t, b.start(params(t, b, b.id)))
+	if got, want := score(strconv.Itoa(b.pid())), min(score("self")+1, 1000); got != want {
+		t.Errorf("the daemon's score is %d, want %d", got, want)
+	}
+	checkDaemon(t, b, a)
 }
