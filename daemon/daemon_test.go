@@ -35,6 +35,7 @@ type node struct {
 	metrics string
 	backend string // where workloads are dialled
 	orphans time.Duration
+	change  func(*daemon.Options) // of the next run; may be nil
 	log     logBuffer
 	stop    context.CancelFunc
 	ended   chan error
@@ -63,7 +64,7 @@ func (n *node) run() {
 	ready := make(chan struct{})
 	n.stop, n.ended = stop, make(chan error, 1)
 	go func() {
-		n.ended <- daemon.Run(ctx, daemon.Options{
+		o := daemon.Options{
 			RunDir: n.runDir, MetricsAddress: n.metrics, Version: "v0-test", ScanEvery: 20 * time.Millisecond,
 			Grace: 100 * time.Millisecond, Orphans: n.orphans, Ready: func() { close(ready) },
 			Log:    slog.New(slog.NewTextHandler(&n.log, nil)),
@@ -72,7 +73,11 @@ func (n *node) run() {
 				var d net.Dialer
 				return d.DialContext(ctx, "tcp", n.backend)
 			},
-		})
+		}
+		if n.change != nil {
+			n.change(&o)
+		}
+		n.ended <- daemon.Run(ctx, o)
 	}()
 	select {
 	case <-ready:

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -84,5 +85,51 @@ func TestRunsUntilToldToEnd(t *testing.T) {
 		if _, err := os.Stat(filepath.Join(dir, socket)); !os.IsNotExist(err) {
 			t.Errorf("%s stays behind: %v", socket, err)
 		}
+	}
+}
+
+// TestSecondDaemonSaysSo: it ends with an error that names what is in use, and leaves the first one alone.
+func TestSecondDaemonSaysSo(t *testing.T) {
+	dir, err := os.MkdirTemp("", "hibernated")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	file := filepath.Join(dir, "config.toml")
+	text := fmt.Sprintf("run-dir = %q\ndata-dir = %q\nmetrics-address = \"\"\n", dir, dir)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	var first, second log
+	code := make(chan int, 1)
+	go func() { code <- run(ctx, []string{"--config", file}, &first, &first) }()
+	for deadline := time.Now().Add(10 * time.Second); !strings.Contains(first.String(), "hibernated runs"); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("it does not start:", first.String())
+		}
+	}
+	if got := run(ctx, []string{"--config", file}, &second, &second); got != 1 {
+		t.Errorf("exit code %d", got)
+	}
+	if !strings.Contains(second.String(), filepath.Join(dir, "hibernated.sock")) || !strings.Contains(second.String(), "another") {
+		t.Errorf("it says %q", second.String())
+	}
+	stop()
+	if got := <-code; got != 0 {
+		t.Errorf("the first one ends with %d: %s", got, first.String())
+	}
+}
+
+// TestFileLimit: as many connections as there are files for.
+func TestFileLimit(t *testing.T) {
+	var out log
+	quiet := slog.New(slog.NewTextHandler(&out, nil))
+	if got := raiseFileLimit(1, quiet); got != 1 || out.String() != "" {
+		t.Errorf("one connection: %d, %s", got, out.String())
+	}
+	if got := raiseFileLimit(1<<30, quiet); got < 1 || got >= 1<<30 || !strings.Contains(out.String(), "it is lowered") {
+		t.Errorf("more than there can be: %d, %s", got, out.String())
 	}
 }

@@ -31,7 +31,6 @@ func serve(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 	}
 	stop := context.AfterFunc(ctx, func() { notify(systemd.SdNotifyStopping) })
 	defer stop()
-	raiseFileLimit(cfg.MaxNodeConnections, log)
 	return daemon.Run(ctx, daemon.Options{
 		RunDir:             cfg.RunDir,
 		RegistrationSocket: cfg.RegistrationSocket(),
@@ -41,7 +40,7 @@ func serve(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 		Policy:             policy(cfg),
 		Concurrent:         cfg.MaxHibernations,
 		Wakes:              admission.Limits{Wakes: cfg.MaxWakes, Queue: cfg.MaxWakeQueue, Spare: cfg.MinFreeMemory},
-		Connections:        cfg.MaxNodeConnections,
+		Connections:        raiseFileLimit(cfg.MaxNodeConnections, log),
 		AnswerHTTP:         cfg.RefuseWith == config.RefuseHTTP,
 		Limits: wakeproxy.Limits{
 			Connections: cfg.MaxConnections, HoldFor: cfg.HoldTimeout, DialTimeout: cfg.HoldTimeout,

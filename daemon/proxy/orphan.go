@@ -32,7 +32,7 @@ func (s *Session) Orphan() bool {
 func (s *Session) Adopt(w *node.Workload) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.shim = shim{w.Shim, w.Status}
+	s.shim = shim{w.Shim, w}
 }
 
 // Kept are the sockets that are served, by port. They stay the session's.

@@ -114,7 +114,7 @@ func closeFile(file *os.File) {
 func Begin(opts Options, w *node.Workload) *Session {
 	opts = opts.withDefaults()
 	s := &Session{
-		opts: opts, key: w.Key, shim: shim{w.Shim, w.Status}, ports: make(map[uint16]*port), reachable: closed(),
+		opts: opts, key: w.Key, shim: shim{w.Shim, w}, ports: make(map[uint16]*port), reachable: closed(),
 		log: opts.Log.With("namespace", w.Namespace, "id", w.ID),
 	}
 	s.proxy.Store(s.newProxy())

@@ -13,7 +13,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
 	"github.com/hibernate-runtime/hibernate/daemon/node"
 	"github.com/hibernate-runtime/hibernate/wakeproxy"
 )
@@ -41,10 +40,10 @@ type Session struct {
 // shim is whom a session asks.
 type shim struct {
 	Waker
-	status func() *shimv1.StatusResponse // as it was told last; nil before
+	workload *node.Workload
 }
 
-func (s shim) state() string { return s.status().GetState() }
+func (s shim) state() string { return s.workload.State() }
 
 // port is one served listening socket.
 type port struct {

@@ -57,15 +57,34 @@ func Need(status *shimv1.StatusResponse) uint64 { return status.GetImageBytes() 
 // admit waits for the turn of a workload that sleeps, or of which nothing is known. In all other states a wake costs nothing:
 // it is under way, there is none, or a hibernation is undone.
 func (s *Session) admit(ctx context.Context, shim shim) (release func(), err error) {
+	if s.opts.Admission != nil {
+		shim.known(ctx)
+	}
 	if state := shim.state(); s.opts.Admission == nil || state != "asleep" && state != "" {
 		return func() {}, nil
 	}
-	release, err = s.opts.Admission.Admit(ctx, s.key, Need(shim.status()))
+	release, err = s.opts.Admission.Admit(ctx, s.key, Need(shim.workload.Status()))
 	var later wakeproxy.Later
 	if errors.As(err, &later) {
 		err = fmt.Errorf("%w: %w", wakeproxy.ErrPermanent, err)
 	}
 	return release, err
+}
+
+// knownWithin is how long a shim may take to tell its status when it has just registered.
+const knownWithin = time.Second
+
+// known waits until the shim has told its status, without which its need is not known; not for one that hangs.
+func (s shim) known(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, knownWithin)
+	defer cancel()
+	for changed := s.workload.Changed(); s.workload.Status() == nil; changed = s.workload.Changed() {
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // tellSilence is called when a shim has not answered for a while. Its clients are held on, and it is asked again.
@@ -80,13 +99,13 @@ func (s *Session) tellSilence(shim shim, id string) {
 // limits are the workload's own where it has told them, else the node's.
 func (s *Session) limits() wakeproxy.Limits {
 	s.mu.Lock()
-	status := s.shim.status
+	w := s.shim.workload
 	s.mu.Unlock()
 	l := s.opts.Limits
-	if status == nil { // an orphan
+	if w == nil { // an orphan
 		return l
 	}
-	own := status().GetLimits()
+	own := w.Status().GetLimits()
 	if n := int(own.GetConnections()); n > 0 {
 		l.Connections = n
 	}

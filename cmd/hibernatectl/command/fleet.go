@@ -102,14 +102,15 @@ func (f fleet) askAll(ctx context.Context, runDir string) ([]*daemonv1.Workload,
 	return all, noDaemon
 }
 
-// addIdle puts the daemon's idle clocks to the workloads.
+// addIdle puts to the workloads what the daemon alone knows: the idle clocks, and what wakes wait for.
 func addIdle(all []*daemonv1.Workload, known *daemonv1.ListResponse) {
-	clocks := make(map[node.Key]*daemonv1.Idle)
+	told := make(map[node.Key]*daemonv1.Workload)
 	for _, w := range known.GetWorkloads() {
-		clocks[node.Key{Namespace: w.GetStatus().GetNamespace(), ID: w.GetStatus().GetId()}] = w.GetIdle()
+		told[node.Key{Namespace: w.GetStatus().GetNamespace(), ID: w.GetStatus().GetId()}] = w
 	}
 	for _, w := range all {
-		w.Idle = clocks[node.Key{Namespace: w.GetStatus().GetNamespace(), ID: w.GetStatus().GetId()}]
+		daemons := told[node.Key{Namespace: w.GetStatus().GetNamespace(), ID: w.GetStatus().GetId()}]
+		w.Idle, w.WakeWaits = daemons.GetIdle(), daemons.GetWakeWaits()
 	}
 }
 

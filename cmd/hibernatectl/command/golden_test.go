@@ -132,3 +132,12 @@ func TestWhyAwakeTexts(t *testing.T) {
 	}
 	golden(t, "why.txt", out.Bytes())
 }
+
+func TestInspectTellsWhatAWakeWaitsFor(t *testing.T) {
+	var out bytes.Buffer
+	w := workload("nginx", "asleep", func(w *daemonv1.Workload) { w.WakeWaits = "its turn, as 2 wake at once" })
+	if err := printFacts(&out, w, now); err != nil {
+		t.Fatal(err)
+	}
+	wantText(t, out.String(), "Waits for:", "its turn, as 2 wake at once")
+}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/containerd/errdefs/pkg/errgrpc"
 	"google.golang.org/protobuf/proto"
 
 	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
@@ -77,6 +78,8 @@ func (s service) Watch(ctx context.Context, _ *shimv1.WatchRequest, stream shimv
 			}
 		case <-ctx.Done():
 			return nil
+		case <-s.stopped.Done():
+			return nil
 		}
 	}
 }
@@ -88,6 +91,9 @@ func (s service) Activity(ctx context.Context, _ *shimv1.ActivityRequest) (*shim
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.samples++
+	if s.unmeasured != nil {
+		return nil, errgrpc.ToGRPC(s.unmeasured)
+	}
 	return proto.CloneOf(s.activity), nil
 }
 

@@ -26,6 +26,8 @@ type Shim struct {
 
 	server   *ttrpc.Server
 	listener *listener
+	stop     context.CancelFunc
+	stopped  context.Context // ends streams, which the server's end leaves open
 
 	mu           sync.Mutex
 	status       *shimv1.StatusResponse   // guarded by mu
@@ -35,6 +37,7 @@ type Shim struct {
 	wakes        []*shimv1.WakeRequest
 	hibernations []*shimv1.HibernateRequest
 	samples      int
+	unmeasured   error                                  // guarded by mu; what Activity answers
 	run          map[string]func(context.Context) error // guarded by mu; by kind of transition
 }
 
@@ -57,6 +60,7 @@ func Start(t testing.TB, namespace, id string) *Shim {
 			State: "awake", StateSinceUnixMs: now, Mode: "auto", IdleTimeoutMs: 300_000, MinAwakeMs: 60_000,
 		},
 	}
+	s.stopped, s.stop = context.WithCancel(context.Background())
 	if s.server, err = ttrpc.NewServer(); err != nil {
 		t.Fatal(err)
 	}
@@ -79,6 +83,7 @@ func Start(t testing.TB, namespace, id string) *Shim {
 
 // Stop ends the shim at once, as SIGKILL would.
 func (s *Shim) Stop() {
+	s.stop()
 	_ = s.server.Close()
 	s.listener.kill()
 }
@@ -128,6 +133,13 @@ func (s *Shim) Update(change func(*shimv1.StatusResponse, *shimv1.ActivityRespon
 	defer s.mu.Unlock()
 	change(s.status, s.activity)
 	s.announce(nil)
+}
+
+// Unmeasured makes Activity answer with an error; nil ends that.
+func (s *Shim) Unmeasured(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unmeasured = err
 }
 
 // State changes the workload's state now.
