@@ -67,10 +67,6 @@ func dial(ctx context.Context, pod *os.File, client netip.Addr, target netip.Add
 		c.Close()
 		return nil, fmt.Errorf("not a TCP connection: %T", c)
 	}
-	if err := tcp.SetKeepAlive(false); err != nil { // it would wake a sandbox that sleeps
-		tcp.Close()
-		return nil, fmt.Errorf("no keep-alives: %w", err)
-	}
 	return tcp, nil
 }
 

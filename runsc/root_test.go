@@ -104,7 +104,7 @@ func TestExec(t *testing.T) {
 	}
 }
 
-func TestListeningSockets(t *testing.T) {
+func TestSockets(t *testing.T) {
 	b := newBox(t, "listen")
 	r, w, err := os.Pipe()
 	b.must(err)
@@ -119,7 +119,7 @@ func TestListeningSockets(t *testing.T) {
 	b.must(err)
 	defer helper.Close()
 	begin := time.Now()
-	got, err := b.ListeningSockets(b.ctx, b.id, helper)
+	got, err := b.Sockets(b.ctx, b.id, helper)
 	b.must(err)
 	t.Logf("learnt in %v", time.Since(begin))
 	want := []string{"tcp 0.0.0.0 80", "tcp 0.0.0.0 8080", "udp 0.0.0.0 53"}

@@ -3,12 +3,15 @@
 //
 //	hibernate-helper hold    does nothing, for ever: its pid is the task's pid;
 //	                         it says on descriptor 3 when it is settled
-//	hibernate-helper ports   lists the sockets that others can reach
+//	hibernate-helper ports   lists the sockets that others can reach, and the
+//	                         connections
 //
 // ports is run inside a sandbox. It prints one JSON object a line for each TCP
-// socket that listens and each UDP socket that is bound, loopback left out:
+// socket that listens or is connected and each UDP socket that is bound,
+// loopback left out:
 //
 //	{"proto":"tcp","addr":"0.0.0.0","port":80}
+//	{"proto":"tcp","addr":"10.0.0.2","port":80,"peer":"10.0.0.3","peerPort":40000}
 //
 // It imports next to nothing: each holder's memory is paid per container.
 package main

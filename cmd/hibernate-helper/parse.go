@@ -1,30 +1,45 @@
 package main
 
 // appendSockets adds a line of JSON to out for each socket of data, the text of
-// one /proc/net table, that others can reach. Lines that it does not understand
-// (the heading) are passed over.
+// one /proc/net table, that others can reach or are connected to. Lines that it
+// does not understand (the heading) are passed over.
 func appendSockets(out, data []byte, t table) []byte {
 	for len(data) > 0 {
 		var line []byte
 		line, data = cut(data, '\n')
-		local, state := columns(line)
+		local, remote, word := columns(line)
 		addr, port, ok := endpoint(local)
-		if s, good := hex(state); !ok || !good || s != t.state || port == 0 || loopback(addr) {
+		state, good := hex(word)
+		if !ok || !good || port == 0 || loopback(addr) {
 			continue
 		}
-		out = append(out, `{"proto":"`...)
-		out = append(out, t.proto...)
-		out = append(out, `","addr":"`...)
-		out = appendAddr(out, addr)
-		out = append(out, `","port":`...)
-		out = appendDecimal(out, port)
-		out = append(out, "}\n"...)
+		if state == t.state {
+			out = append(appendSocket(out, t.proto, addr, port), "}\n"...)
+			continue
+		}
+		peer, peerPort, ok := endpoint(remote)
+		if !ok || !t.connected(state) {
+			continue
+		}
+		out = append(appendSocket(out, t.proto, addr, port), `,"peer":"`...)
+		out = append(appendAddr(out, peer), `","peerPort":`...)
+		out = append(appendDecimal(out, peerPort), "}\n"...)
 	}
 	return out
 }
 
-// columns gives the second and fourth word of a line: local address and state.
-func columns(line []byte) (local, state []byte) {
+func appendSocket(out []byte, proto string, addr []byte, port uint64) []byte {
+	out = append(out, `{"proto":"`...)
+	out = append(out, proto...)
+	out = append(out, `","addr":"`...)
+	out = appendAddr(out, addr)
+	out = append(out, `","port":`...)
+	return appendDecimal(out, port)
+}
+
+// columns gives the second to fourth word of a line: local and remote address,
+// and state.
+func columns(line []byte) (local, remote, state []byte) {
 	for i := 0; len(line) > 0 && i < 4; {
 		var word []byte
 		word, line = cut(line, ' ')
@@ -34,12 +49,14 @@ func columns(line []byte) (local, state []byte) {
 		switch i {
 		case 1:
 			local = word
+		case 2:
+			remote = word
 		case 3:
 			state = word
 		}
 		i++
 	}
-	return local, state
+	return local, remote, state
 }
 
 // endpoint reads ADDRESS:PORT. The address is printed by the kernel as words of

@@ -26,7 +26,17 @@ func TestSockets(t *testing.T) {
 	}{
 		"listening":         {tcp, "   0: 00000000:0050 00000000:0000 0A 0:0", `tcp 0.0.0.0 80`},
 		"no padding":        {tcp, "1: 0100A8C0:1F90 00000000:0000 0A x", `tcp 192.168.0.1 8080`},
-		"established":       {tcp, "   0: 00000000:0050 0100007F:0FA0 01 0:0", ""},
+		"established":       {tcp, "   0: 0200000A:0050 0300000A:0FA0 01 0:0", "tcp 10.0.0.2 80 from 10.0.0.3 4000"},
+		"half closed":       {tcp, "   0: 0200000A:0050 0300000A:0FA0 08 0:0", "tcp 10.0.0.2 80 from 10.0.0.3 4000"},
+		"half closed, here": {tcp, "   0: 0200000A:0050 0300000A:0FA0 05 0:0", "tcp 10.0.0.2 80 from 10.0.0.3 4000"},
+		"opening":           {tcp, "   0: 0200000A:0050 0300000A:0FA0 02 0:0", ""},
+		"time wait":         {tcp, "   0: 0200000A:0050 0300000A:0FA0 06 0:0", ""},
+		"connected inside":  {tcp, "   0: 0100007F:0050 0100007F:0FA0 01 0:0", ""},
+		"six connected": {
+			tcp, "   0: 0000000000000000FFFF00000200000A:0050 0000000000000000FFFF00000300000A:0FA0 01 0:0",
+			"tcp ::ffff:10.0.0.2 80 from ::ffff:10.0.0.3 4000",
+		},
+		"connected to what": {tcp, "   0: 0200000A:0050 0300000:0FA0 01 0:0", ""},
 		"loopback":          {tcp, "   0: 0100007F:0050 00000000:0000 0A 0:0", ""},
 		"other loopback":    {tcp, "   0: 3500007F:0035 00000000:0000 0A 0:0", ""},
 		"six":               {tcp, "   0: 00000000000000000000000000000000:0050 0:0 0A 0:0", `tcp :: 80`},
@@ -59,14 +69,18 @@ func readable(t *testing.T, out []byte) string {
 		return ""
 	}
 	var s struct {
-		Proto string
-		Addr  netip.Addr
-		Port  uint16
+		Proto          string
+		Addr, Peer     netip.Addr
+		Port, PeerPort uint16
 	}
 	if err := json.Unmarshal(out, &s); err != nil {
 		t.Fatalf("%v in %q", err, out)
 	}
-	return s.Proto + " " + s.Addr.String() + " " + string(appendDecimal(nil, uint64(s.Port)))
+	text := fmt.Sprintf("%s %s %d", s.Proto, s.Addr, s.Port)
+	if s.Peer.IsValid() {
+		text += fmt.Sprintf(" from %s %d", s.Peer, s.PeerPort)
+	}
+	return text
 }
 
 func FuzzSockets(f *testing.F) {

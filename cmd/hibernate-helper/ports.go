@@ -9,6 +9,10 @@ import (
 const (
 	stateListen = 0x0a
 	stateBound  = 0x07
+
+	stateEstablished = 0x01
+	stateFinWait2    = 0x05
+	stateCloseWait   = 0x08
 )
 
 // table is one file of /proc/net.
@@ -18,6 +22,11 @@ type table struct {
 	state uint64
 }
 
+// connected: both ends are there still, if only to listen.
+func (t table) connected(state uint64) bool {
+	return t.proto == "tcp" && (state == stateEstablished || state == stateFinWait2 || state == stateCloseWait)
+}
+
 var tables = []table{
 	{"tcp", "tcp", stateListen},
 	{"tcp6", "tcp", stateListen},
@@ -25,7 +34,7 @@ var tables = []table{
 	{"udp6", "udp", stateBound},
 }
 
-// ports prints the reachable sockets of all tables, and returns what went wrong.
+// ports prints the sockets of all tables, and returns what went wrong.
 func ports() string {
 	var out []byte
 	for _, t := range tables {

@@ -77,7 +77,7 @@ func (t *Table) Judge(s Segment, now time.Time) (Verdict, Segment) {
 	if e == nil || !e.asks(s) {
 		return Pass, Segment{}
 	}
-	if e.Stamped {
+	if e.Stamped && int32(s.Value-e.Recent) > 0 { // one that was overtaken is answered as well
 		e.Recent = s.Value
 	}
 	if !e.answered.IsZero() && now.Sub(e.answered) < Pause {
@@ -94,5 +94,5 @@ func (t *Table) Judge(s Segment, now time.Time) (Verdict, Segment) {
 func (e *entry) asks(s Segment) bool {
 	seq, ack := e.Probe()
 	return s.Flags == ACK && s.Length <= 1 && s.Seq == seq && s.Ack == ack && !s.Others &&
-		s.Stamped == e.Stamped && (!s.Stamped || int32(s.Value-e.Recent) >= 0)
+		s.Stamped == e.Stamped
 }

@@ -27,7 +27,10 @@ func (w *Workload) openGate(ctx context.Context) error {
 	if err := w.setGate(ctx, network.Gate{Position: network.GateOpen}); err != nil {
 		return err
 	}
-	return w.link.Connect(ctx)
+	if err := w.link.Connect(ctx); err != nil {
+		return err
+	}
+	return w.link.ReleaseKeepAlives(ctx)
 }
 
 // closeGate cuts the sandbox off. New connections to ports are held by the daemon, or parked in the kernel when there

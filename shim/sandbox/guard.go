@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,6 +13,8 @@ import (
 	"github.com/hibernate-runtime/hibernate/api/handover"
 	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
 	"github.com/hibernate-runtime/hibernate/internal/config"
+	"github.com/hibernate-runtime/hibernate/network"
+	"github.com/hibernate-runtime/hibernate/runsc"
 	"github.com/hibernate-runtime/hibernate/shim/lifecycle"
 )
 
@@ -74,28 +77,49 @@ func (w *Workload) checkSpace() error {
 	return nil
 }
 
-// learnPorts finds the ports on which the workload listens, or takes those that the configuration gives.
-func (w *Workload) learnPorts(ctx context.Context) ([]uint16, error) {
-	if w.config.Ports != nil {
-		return w.config.Ports, nil
+// learnSockets asks inside on which ports the workload listens, and what connections it has. Ports that the configuration
+// gives are taken as they are; then it does no harm if nothing can be asked inside.
+func (w *Workload) learnSockets(ctx context.Context) ([]uint16, []network.Flow, error) {
+	given := w.config.Ports
+	if given != nil && w.link == nil {
+		return given, nil, nil
 	}
+	sockets, err := w.sockets(ctx)
+	switch {
+	case err != nil && given != nil && ctx.Err() == nil:
+		w.opts.Log.Warn("connections are not known, and their keep-alives will wake it", "error", err)
+		return given, nil, nil
+	case err != nil:
+		return nil, nil, err
+	}
+	var ports []uint16
+	var flows []network.Flow
+	for _, s := range sockets {
+		switch {
+		case s.Peer.IsValid():
+			flows = append(flows, network.Flow{Own: netip.AddrPortFrom(s.Addr, s.Port), Peer: netip.AddrPortFrom(s.Peer, s.PeerPort)})
+		case s.Proto == "tcp":
+			ports = append(ports, s.Port)
+		}
+	}
+	if given != nil {
+		return given, flows, nil
+	}
+	slices.Sort(ports)
+	return slices.Compact(ports), flows, nil
+}
+
+func (w *Workload) sockets(ctx context.Context) ([]runsc.Socket, error) {
 	helper, err := os.Open(w.helper)
 	if err != nil {
 		return nil, fmt.Errorf("listening ports: %w", err)
 	}
 	defer helper.Close()
-	sockets, err := w.runsc.ListeningSockets(ctx, w.opts.ID, helper)
+	sockets, err := w.runsc.Sockets(ctx, w.opts.ID, helper)
 	if err != nil {
 		return nil, fmt.Errorf("listening ports: %w", err)
 	}
-	var ports []uint16
-	for _, s := range sockets {
-		if s.Proto == "tcp" {
-			ports = append(ports, s.Port)
-		}
-	}
-	slices.Sort(ports)
-	return slices.Compact(ports), nil
+	return sockets, nil
 }
 
 // sharesNamespace names another live workload in the same network namespace, or nothing.

@@ -201,40 +201,59 @@ const (
 
 // quiesce stops the traffic both ways: what comes in first, so that answers still get out, then the rest. From here on
 // the kernel keeps what peers send, the proxy holds new connections, and either of them ends the hibernation. The ports
-// to hold are learned in the time that it has to be quiet anyway.
+// to hold are learned in the time that it has to be quiet anyway. Only keep-alives end nothing: they are kept until the
+// sandbox, which nothing reaches any more, has told the state of its connections, and then answered.
 func (w *Workload) quiesce(ctx context.Context, t *transition, before network.Counters, u *undo.Stack) error {
 	if w.link == nil {
-		_, err := w.findPorts(ctx)
+		_, err := w.findSockets(ctx)
 		return err
 	}
 	u.Push("gate", w.openGate)
 	w.watchPackets()
+	if err := w.link.HoldKeepAlives(ctx); err != nil { // as with a kernel that has no log for packets
+		w.opts.Log.Warn("keep-alives will wake it", "error", err)
+	}
 	if err := w.disconnect(ctx); err != nil {
 		return err
 	}
-	var ports []uint16
+	var flows []network.Flow
 	g, both := errgroup.WithContext(ctx)
 	g.Go(func() error { return w.awaitQuiet(both, t) })
-	g.Go(func() (err error) { ports, err = w.findPorts(both); return err })
+	g.Go(func() (err error) { flows, err = w.findSockets(both); return err })
 	if err := g.Wait(); err != nil {
 		return err
 	}
+	w.mu.Lock()
+	ports := w.ports
+	w.mu.Unlock()
 	if err := w.closeGate(ctx, ports); err != nil {
+		return err
+	}
+	if err := w.learnConnections(ctx, flows); err != nil {
 		return err
 	}
 	return w.idleSince(ctx, before)
 }
 
-// findPorts learns the ports and keeps them.
-func (w *Workload) findPorts(ctx context.Context) ([]uint16, error) {
-	ports, err := w.learnPorts(ctx)
+// findSockets learns the ports and keeps them, and returns the connections.
+func (w *Workload) findSockets(ctx context.Context) ([]network.Flow, error) {
+	ports, flows, err := w.learnSockets(ctx)
 	if err != nil {
 		return nil, err
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.ports = ports
-	return ports, nil
+	return flows, nil
+}
+
+func (w *Workload) learnConnections(ctx context.Context, flows []network.Flow) error {
+	known, err := w.link.LearnConnections(ctx, flows)
+	if errors.Is(err, network.ErrUnseen) {
+		err = fmt.Errorf("%w: %w", ErrActivity, err)
+	}
+	w.opts.Log.Debug("connections", "open", len(flows), "known", known, "error", err)
+	return err
 }
 
 // awaitQuiet waits until nothing is under way inside any more.
