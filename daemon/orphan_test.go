@@ -115,6 +115,11 @@ func TestShimDies(t *testing.T) {
 		t.Fatalf("given back: %v, %v", kept, err)
 	}
 	defer kept[1].Close()
+	twice, err := say(conn, h, nil) // as when the first answer came too late
+	if err != nil || twice[1] == nil {
+		t.Fatalf("given back again: %v, %v", twice, err)
+	}
+	_ = twice[1].Close()
 	clients = append(clients, hold(t, address, 20)...)
 	if got := next.Wakes(); len(got) > 0 {
 		t.Fatalf("it was woken before it was started: %v", got)

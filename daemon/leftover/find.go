@@ -105,6 +105,8 @@ func Remove(ctx context.Context, l Leftover, force bool) error {
 	}
 	if err == nil {
 		err = local.Remove()
+	} else { // it may have gone meanwhile, and opening has made it again
+		err = errors.Join(err, local.RemoveUnused())
 	}
 	return errors.Join(err, local.Close())
 }

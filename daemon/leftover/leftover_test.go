@@ -234,6 +234,18 @@ func TestRemove(t *testing.T) {
 	}
 }
 
+// One that somebody else has removed since it was found is not made again.
+func TestRemoveWhatIsGone(t *testing.T) {
+	c, n := newContainerd(t), newHost(t)
+	dir := n.left("default", "gone", c.socket)
+	left, err := Find(n.data, n.run)
+	n.must(err)
+	n.must(os.RemoveAll(dir))
+	if err := Remove(t.Context(), left[0], false); !errors.Is(err, snapshot.ErrNoHead) || n.there(dir) {
+		t.Errorf("%v; there: %t", err, n.there(dir))
+	}
+}
+
 func TestAskTellsWhy(t *testing.T) {
 	c, n := newContainerd(t), newHost(t)
 	c.set("", false, "13")

@@ -101,10 +101,10 @@ func (r *Registry) serve(ctx context.Context, peer *handover.Peer) {
 			}
 			return
 		}
-		first := reg == nil
+		asks := reg == nil || len(hello.Ports) == 0 // the answer before may have come too late for the shim
 		if reg, err = r.take(reg, hello, files); err != nil {
 			r.Log.Warn("a shim's hello was refused", "namespace", hello.Namespace, "id", hello.ID, "error", err)
-		} else if first {
+		} else if asks {
 			r.giveBack(peer, reg)
 		}
 		if err := peer.Acknowledge(err); err != nil {

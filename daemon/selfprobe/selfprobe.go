@@ -222,7 +222,14 @@ func (w *workload) Held(uint16)                     {}
 func (w *workload) Woke(wakeproxy.Woke)             {}
 func (w *workload) Accepted(uint16, netip.AddrPort) {}
 func (w *workload) Limited(uint16)                  {}
-func (w *workload) Drained(d wakeproxy.Drained)     { w.ended <- d }
+
+// Drained is told of strangers' connections, too: the port is everybody's.
+func (w *workload) Drained(d wakeproxy.Drained) {
+	select {
+	case w.ended <- d:
+	default:
+	}
+}
 
 // Wake implements wakeproxy.Waker.
 func (w *workload) Wake(context.Context, string) error {
