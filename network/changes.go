@@ -19,6 +19,8 @@ import (
 // them apart, and may do so for nothing; [Link.Mend] looks. fn is called from
 // two goroutines and must not block. Changes returns when ctx is done, then with nil.
 func (l *Link) Changes(ctx context.Context, fn func()) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // of what watches already, when the rest can't
 	g, ctx := errgroup.WithContext(ctx)
 	for _, s := range []struct {
 		protocol int

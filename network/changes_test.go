@@ -2,10 +2,13 @@ package network_test
 
 import (
 	"context"
+	"errors"
+	"os"
 	"testing"
 	"time"
 
 	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
 
 	"github.com/hibernate-runtime/hibernate/network"
 )
@@ -129,4 +132,31 @@ func TestDeletedLinkIsMadeAnew(t *testing.T) {
 	if lost, err := l.Lost(); lost || err != nil {
 		t.Errorf("the new end counts as lost: %v", err)
 	}
+}
+
+// Whoever can't watch all watches nothing: no descriptor is left.
+func TestChangesThatCantBeWatched(t *testing.T) {
+	_, l, _ := awake(t)
+	open := func() int {
+		all, err := os.ReadDir("/proc/self/fd")
+		must(t, err)
+		return len(all) - 1 // without the one that reads it
+	}
+	var limit unix.Rlimit
+	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
+	for filled := false; !filled; { // the numbers that are free lie between others
+		f, err := os.Open("/dev/null")
+		must(t, err)
+		defer f.Close()
+		filled = int(f.Fd()) == open()-1
+	}
+	before := open()
+	few := unix.Rlimit{Cur: uint64(before) + 2, Max: limit.Max} // one for the first watch, and one to get there
+	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &few))
+	err := l.Changes(t.Context(), func() {})
+	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
+	if !errors.Is(err, unix.EMFILE) {
+		t.Fatal(err)
+	}
+	eventually(t, "no descriptor is left", func() bool { return open() == before })
 }
