@@ -5,8 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"os"
-	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -170,25 +168,12 @@ func (l *Link) foreignQdisc() (string, error) {
 }
 
 // foreignLegacy finds rules of the old iptables.
-func (l *Link) foreignLegacy() (what string, err error) {
-	err = enter(l.pod.ns, func() error {
-		names, err := os.ReadFile("/proc/thread-self/net/ip_tables_names")
-		if errors.Is(err, os.ErrNotExist) {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("old iptables: %w", err)
-		}
-		for _, name := range strings.Fields(string(names)) {
-			if filled, err := legacyFilled(name); err != nil {
-				return err
-			} else if filled {
-				what = "others' rules in the pod: iptables (legacy) table " + name
-			}
-		}
-		return nil
-	})
-	return what, err
+func (l *Link) foreignLegacy() (string, error) {
+	filled, err := filledTables(l.pod)
+	if err != nil || len(filled) == 0 {
+		return "", err
+	}
+	return "others' rules in the pod: iptables (legacy) table " + filled[0], nil
 }
 
 // foreignPolicies finds IPsec's: what P encrypts, or takes only encrypted.

@@ -110,9 +110,20 @@ func foreignPolicy(pod *side) ([]string, error) {
 	return found, nil
 }
 
-// legacyTables looks for tables of the old iptables with rules in them. They
-// exist in a namespace once somebody touched them there.
+// legacyTables are those of the old iptables that rewrite packets or mark them.
 func legacyTables(pod *side) (found []string, err error) {
+	filled, err := filledTables(pod)
+	for _, name := range filled {
+		if name == "nat" || name == "mangle" {
+			found = append(found, "iptables (legacy) table "+name)
+		}
+	}
+	return found, err
+}
+
+// filledTables are those of the old iptables with rules in them. They exist in a
+// namespace once somebody touched them there.
+func filledTables(pod *side) (found []string, err error) {
 	err = enter(pod.ns, func() error {
 		names, err := os.ReadFile("/proc/thread-self/net/ip_tables_names")
 		if errors.Is(err, os.ErrNotExist) {
@@ -122,13 +133,10 @@ func legacyTables(pod *side) (found []string, err error) {
 			return fmt.Errorf("old iptables: %w", err)
 		}
 		for _, name := range strings.Fields(string(names)) {
-			if name != "nat" && name != "mangle" {
-				continue
-			}
 			if filled, err := legacyFilled(name); err != nil {
 				return err
 			} else if filled {
-				found = append(found, "iptables (legacy) table "+name)
+				found = append(found, name)
 			}
 		}
 		return nil
