@@ -28,25 +28,9 @@ func newExportRootfs(o *options) *cobra.Command {
 			if path == "" && isTerminal(cmd.OutOrStdout()) {
 				return usageError{errors.New("an archive is not for a terminal: name a file with -o, or redirect the output")}
 			}
-			f, err := readFleet(o.runDir)
-			if err != nil {
-				return err
-			}
-			record, err := f.find(args[0])
-			if err != nil {
-				return err
-			}
-			client, err := dial(record)
-			if err != nil {
-				return err
-			}
-			defer client.Close()
-			ctx, cancel := o.deadline(cmd.Context(), 10*time.Minute)
-			defer cancel()
-			if err := export(ctx, client, path, cmd.OutOrStdout()); err != nil {
-				return fmt.Errorf("%s: %w", keyOf(record), err)
-			}
-			return nil
+			return o.withShim(cmd, args[0], 10*time.Minute, func(ctx context.Context, client *shimclient.Client) error {
+				return export(ctx, client, path, cmd.OutOrStdout())
+			})
 		},
 	}
 	cmd.Flags().StringVarP(&path, "output", "o", "", "new file to write (default: standard output)")

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
 	daemonv1 "github.com/hibernate-runtime/hibernate/api/daemon/v1"
@@ -55,6 +56,29 @@ func dial(r handover.Record) (*shimclient.Client, error) {
 		return nil, fmt.Errorf("%s: %w: its process %d is gone", keyOf(r), shimclient.ErrUnreachable, r.Pid)
 	}
 	return shimclient.New(r.Address), nil
+}
+
+// withShim calls the shim of the workload that a person means.
+func (o *options) withShim(cmd *cobra.Command, name string, limit time.Duration, call func(context.Context, *shimclient.Client) error) error {
+	f, err := readFleet(o.runDir)
+	if err != nil {
+		return err
+	}
+	record, err := f.find(name)
+	if err != nil {
+		return err
+	}
+	client, err := dial(record)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	ctx, cancel := o.deadline(cmd.Context(), limit)
+	defer cancel()
+	if err := call(ctx, client); err != nil {
+		return fmt.Errorf("%s: %w", keyOf(record), err)
+	}
+	return nil
 }
 
 // Bounds on asking many shims.

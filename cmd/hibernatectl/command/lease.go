@@ -20,8 +20,10 @@ const leaseHelp = `Shows and changes the leases of a workload.
 A lease has a name and keeps its workload awake until it expires or is released; any number may be held at once. It doesn't
 wake: see hibernatectl wake. Leases end with the container's shim.`
 
-// longestLease is what a shim grants.
-const longestLease = 24 * time.Hour
+const (
+	longestLease = 24 * time.Hour // a shim grants no longer one
+	leaseTimeout = 5 * time.Second
+)
 
 func newLease(o *options) *cobra.Command {
 	cmd := &cobra.Command{Use: "lease", Short: "Keep a workload awake for a time", Long: leaseHelp, Args: subcommand}
@@ -51,7 +53,7 @@ func newLeaseTake(o *options) *cobra.Command {
 			if ttl <= 0 || ttl > longestLease {
 				return usageError{fmt.Errorf("--for %v: want a time up to %v, such as 30m; renew it to hold it longer", ttl, longestLease)}
 			}
-			return o.withShim(cmd, args[0], func(ctx context.Context, client *shimclient.Client) error {
+			return o.withShim(cmd, args[0], leaseTimeout, func(ctx context.Context, client *shimclient.Client) error {
 				resp, err := client.Lease(ctx, &shimv1.LeaseRequest{Name: args[1], TtlMs: max(ttl.Milliseconds(), 1)})
 				if err != nil {
 					return err
@@ -68,7 +70,7 @@ func newLeaseList(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use: "ls [NAMESPACE/]ID", Aliases: []string{"list"}, Short: "List a workload's leases", Args: workloadArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return o.withShim(cmd, args[0], func(ctx context.Context, client *shimclient.Client) error {
+			return o.withShim(cmd, args[0], leaseTimeout, func(ctx context.Context, client *shimclient.Client) error {
 				activity, err := client.Activity(ctx)
 				if err != nil {
 					return err
@@ -83,7 +85,7 @@ func newLeaseRelease(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use: "release [NAMESPACE/]ID NAME", Short: "End a lease", Args: leaseArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return o.withShim(cmd, args[0], func(ctx context.Context, client *shimclient.Client) error {
+			return o.withShim(cmd, args[0], leaseTimeout, func(ctx context.Context, client *shimclient.Client) error {
 				activity, err := client.Activity(ctx)
 				if err != nil {
 					return err
@@ -121,29 +123,6 @@ func known(leases []*shimv1.LeaseInfo, name string) error {
 func leaseArgs(_ *cobra.Command, args []string) error {
 	if len(args) != 2 || args[0] == "" || args[1] == "" {
 		return usageError{fmt.Errorf("a workload and the lease's name are wanted, as in: web backup; got %d arguments", len(args))}
-	}
-	return nil
-}
-
-// withShim calls the shim of the workload that a person means.
-func (o *options) withShim(cmd *cobra.Command, name string, call func(context.Context, *shimclient.Client) error) error {
-	f, err := readFleet(o.runDir)
-	if err != nil {
-		return err
-	}
-	record, err := f.find(name)
-	if err != nil {
-		return err
-	}
-	client, err := dial(record)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	ctx, cancel := o.deadline(cmd.Context(), 5*time.Second)
-	defer cancel()
-	if err := call(ctx, client); err != nil {
-		return fmt.Errorf("%s: %w", keyOf(record), err)
 	}
 	return nil
 }
