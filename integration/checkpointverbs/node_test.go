@@ -137,6 +137,10 @@ func (n *node) sleep(id string) {
 func (n *node) is(id, state, task string) *shimv1.StatusResponse {
 	n.t.Helper()
 	s, err := n.Status(n.context(), id)
+	for began := time.Now(); err == nil && s.GetState() == "waking" && state == "awake" && time.Since(began) < limit; {
+		time.Sleep(10 * time.Millisecond) // a wake answers before it has ended
+		s, err = n.Status(n.context(), id)
+	}
 	if err != nil {
 		n.t.Fatal(err)
 	}
