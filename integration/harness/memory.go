@@ -27,12 +27,12 @@ func (w *World) Memory(ctx context.Context, id string) (Memory, error) {
 	if err != nil {
 		return Memory{}, err
 	}
+	var m Memory
+	if m.Shim, err = PSS(record.Pid); err != nil { // before anything is asked of it, which would fault its program in
+		return m, err
+	}
 	status, err := w.Status(ctx, id)
 	if err != nil {
-		return Memory{}, err
-	}
-	var m Memory
-	if m.Shim, err = PSS(record.Pid); err != nil {
 		return m, err
 	}
 	if m.Holder, err = PSS(int(status.HolderPid)); err != nil {
