@@ -55,7 +55,8 @@ const margin = 48 << 20
 func Need(status *shimv1.StatusResponse) uint64 { return status.GetImageBytes() + margin }
 
 // admit waits for the turn of a workload that sleeps, or of which nothing is known. In all other states a wake costs nothing:
-// it is under way, there is none, or a hibernation is undone.
+// it is under way, there is none, or a hibernation is undone. (One that can't be undone any more is followed by a wake that is
+// counted, and not refused: its memory was there a moment ago.)
 func (s *Session) admit(ctx context.Context, shim shim) (release func(), err error) {
 	if s.opts.Admission != nil {
 		shim.known(ctx)
