@@ -31,7 +31,7 @@ func question(f Flow) keepalive.Segment {
 
 // elicit asks the sandbox over the wire, since there is no neighbour any more, and hears what it says before the gate
 // drops it. Connections that don't answer are not known, and no error.
-func (k *keeper) elicit(ctx context.Context, l *Link, flows []Flow) (*keepalive.Table, error) {
+func (l *Link) elicit(ctx context.Context, flows []Flow) (*keepalive.Table, error) {
 	table := &keepalive.Table{}
 	if len(flows) == 0 {
 		return table, nil
@@ -47,7 +47,7 @@ func (k *keeper) elicit(ctx context.Context, l *Link, flows []Flow) (*keepalive.
 	if err := enter(l.pod.ns, func() (err error) { e.wire, err = openWire(outer.Attrs().Index); return err }); err != nil {
 		return nil, fmt.Errorf("ask the sandbox: %w", err)
 	}
-	defer k.done.Go(func() { e.wire.Close() }) // the kernel takes ten milliseconds for it
+	defer l.keeperGone.Go(func() { e.wire.Close() }) // the kernel takes ten milliseconds for it
 	for ; len(flows) > 0; flows = flows[min(len(flows), elicitAtOnce):] {
 		if err := e.askAll(ctx, flows[:min(len(flows), elicitAtOnce)]); err != nil {
 			return nil, fmt.Errorf("ask the sandbox: %w", err)

@@ -52,6 +52,7 @@ func (l *Link) HoldKeepAlives(ctx context.Context) error {
 	if l.keeper != nil {
 		return nil
 	}
+	l.keeperGone.Wait() // the place in the packet log is free only then
 	k, err := l.openKeeper()
 	if err != nil {
 		return fmt.Errorf("hold keep-alives: %w", err)
@@ -80,7 +81,7 @@ func (l *Link) LearnConnections(ctx context.Context, flows []Flow) (int, error) 
 	if l.keeper == nil {
 		return 0, nil
 	}
-	table, err := l.keeper.elicit(ctx, l, l.carried(flows))
+	table, err := l.elicit(ctx, l.carried(flows))
 	if err == nil {
 		err = l.writeKeeper(ctx, l.probes(), table)
 	}
@@ -119,7 +120,7 @@ func (l *Link) ReleaseKeepAlives(ctx context.Context) error {
 		l.keeper = nil
 		err = errors.Join(k.settle(), k.stop())
 		k.release()
-		err = errors.Join(err, k.close())
+		l.keeperGone.Go(func() { _ = k.close() }) // the kernel takes some time for it, which a wake has not
 	}
 	if err != nil {
 		return fmt.Errorf("release keep-alives: %w", err)
@@ -131,6 +132,7 @@ func (l *Link) ReleaseKeepAlives(ctx context.Context) error {
 func (l *Link) forgetKeeper() error {
 	l.keeperMu.Lock()
 	defer l.keeperMu.Unlock()
+	defer l.keeperGone.Wait()
 	k := l.keeper
 	if k == nil {
 		return nil
@@ -177,24 +179,30 @@ func (k *keeper) close() error {
 	return errors.Join(errs...)
 }
 
-// run looks at each segment that the rules have taken, until stop.
+// run looks at each segment that the rules have taken, until stop. After an error nothing more is to be taken.
 func (k *keeper) run() error {
 	for {
 		packets, err := receiveLog(k.log)
 		switch {
 		case errors.Is(err, unix.ENOBUFS):
-			k.mu.Lock()
-			k.lost = true
-			k.mu.Unlock()
+			k.lose()
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			return nil
 		case err != nil:
+			k.lose()
 			return err
 		}
 		for _, p := range packets {
 			k.take(p)
 		}
 	}
+}
+
+// lose notes that segments were not seen, or will not be.
+func (k *keeper) lose() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.lost = true
 }
 
 // take keeps a packet, or decides what becomes of it.

@@ -19,8 +19,9 @@ type Link struct {
 	found      record // P's own sysctls as they were; set by Open
 	fast       fastPath
 
-	keeperMu sync.Mutex // guards the below, and is held while it changes
-	keeper   *keeper    // while the sandbox falls asleep, and sleeps
+	keeperMu   sync.Mutex     // guards the below, and is held while it changes
+	keeper     *keeper        // while the sandbox falls asleep, and sleeps
+	keeperGone sync.WaitGroup // sockets that are being closed
 
 	mu   sync.Mutex // guards the below
 	gate Gate       // as last set
