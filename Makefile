@@ -25,7 +25,7 @@ E2E  = $(filter-out %/conformance %/faults %/client,$(shell $(LIST) | awk '$$1 =
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build tools images protos deps test check fmt vet staticcheck unit root test-conformance test-faults full-faults test-client e2e shimtest race full-moment demo bench short-bench bench-shim install clean
+.PHONY: help build tools images protos deps test check fmt vet staticcheck unit root test-conformance test-faults full-faults test-client e2e shimtest race full-moment full-network demo bench short-bench bench-shim install clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -117,6 +117,10 @@ e2e: ## Tests of the whole, with real containerd, runsc and servers (root)
 
 full-moment: deps tools images build ## Data in the very moment of sleeping and waking, over 1000 transitions (root)
 	@$(ROOT_RINGS) HIBERNATE_FULL=1 go test -count=1 -timeout 30m ./integration/moment
+
+full-network: ## 5,000 clients held on each of four workloads, in a network of their own (root)
+	@unshare -n sh -c 'ip link set lo up && sysctl -qw net.core.somaxconn=65535 && \
+	  HIBERNATE_FULL=1 go test -count=1 -v -run TestThousandsAreHeld ./daemon'
 
 race: ## The unit ring under the race detector (needs a C compiler)
 	@CGO_ENABLED=1 go test -race -p $(JOBS) -timeout 10m $(UNIT)
