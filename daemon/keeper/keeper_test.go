@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -226,5 +227,43 @@ func TestHangingHibernationGivesItsSlotUp(t *testing.T) {
 	})
 	if got := len(hung.Hibernations()); got != 1 {
 		t.Errorf("the hung one was asked %d times", got)
+	}
+}
+
+// TestWhatDoesNotSleepIsLeftAlone: who is asked to make room and has work to do isn't asked again at once; another one is.
+func TestWhatDoesNotSleepIsLeftAlone(t *testing.T) {
+	busy, other := idler(t, "busy", "auto"), idler(t, "other", "auto")
+	for _, shim := range []*shimtest.Shim{busy, other} {
+		shim.Update(func(_ *shimv1.StatusResponse, a *shimv1.ActivityResponse) {
+			a.IdleTimeoutMs, a.MemoryBytes = time.Hour.Milliseconds(), 50<<20
+		})
+	}
+	busy.OnHibernate(func(context.Context) error { return fmt.Errorf("somebody came: %w", errdefs.ErrAborted) })
+	var mu sync.Mutex
+	var outcomes []string
+	k, view := keep(t, keeper.Options{RoomMade: func(outcome string) {
+		mu.Lock()
+		defer mu.Unlock()
+		outcomes = append(outcomes, outcome)
+	}}, busy, other)
+	eventually(t, "both could sleep", func() bool { return k.Evictable() == 100<<20 })
+	eventually(t, "both are asked", func() bool {
+		k.MakeRoom(t.Context(), 100<<20)
+		return len(busy.Hibernations()) == 1 && len(other.Hibernations()) == 1
+	})
+	eventually(t, "one sleeps", func() bool {
+		return view.Get(node.Key{Namespace: "default", ID: "other"}).State() == "asleep"
+	})
+	for range 20 {
+		k.MakeRoom(t.Context(), 100<<20)
+	}
+	if got := busy.Hibernations(); len(got) != 1 || got[0].GetReason() != "memory" || got[0].JudgedPackets == nil {
+		t.Errorf("the busy one was asked: %v", got)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	slices.Sort(outcomes)
+	if !slices.Equal(outcomes, []string{"aborted", "slept"}) {
+		t.Errorf("told %v", outcomes)
 	}
 }
