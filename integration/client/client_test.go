@@ -69,7 +69,7 @@ func TestClient(t *testing.T) {
 // run runs what is asked in a world, and tells each test's outcome as one of ours. Where containers shall sleep, they do
 // whenever they can.
 func run(t *testing.T, program string, asleep bool) {
-	w := newWorld(t)
+	w := newWorld(t, program)
 	ctx, cancel := context.WithTimeout(t.Context(), suiteLimit)
 	defer cancel()
 	env := append(w.serve(ctx, t, program), "TEST_RUNTIME="+harness.Runtime, "TMPDIR="+w.dir("tmp"), "PATH="+w.path(t))

@@ -19,11 +19,11 @@ import (
 // A world is a node without a containerd: the tests start their own, whose directories can't be chosen.
 type world struct{ *harness.World }
 
-func newWorld(t *testing.T) world {
+func newWorld(t *testing.T, program string) world {
 	t.Helper()
-	alone(t)
+	alone(t, program)
 	w := world{harness.New(t, harness.Options{Bare: true, Settings: map[string]string{"mode": `"manual"`}})}
-	for _, name := range []string{"lib", "tmp", "path"} {
+	for _, name := range []string{"lib", "path"} {
 		if err := os.Mkdir(w.dir(name), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -47,10 +47,10 @@ func newWorld(t *testing.T) world {
 	return w
 }
 
-// alone waits for other runs on this machine: the control groups of the tests' containers have fixed names.
-func alone(t *testing.T) {
+// alone waits for other runs of the program on this machine: the control groups of the tests' containers have fixed names.
+func alone(t *testing.T, program string) {
 	t.Helper()
-	f, err := os.OpenFile(filepath.Join(os.TempDir(), "hibernate-test-client.lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	f, err := os.Open(program)
 	if err == nil {
 		err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
 	}
@@ -59,13 +59,22 @@ func alone(t *testing.T) {
 	}
 	t.Cleanup(func() {
 		for _, pattern := range []string{"/sys/fs/cgroup/testing*", "/sys/fs/cgroup/*/testing*"} {
-			groups, _ := filepath.Glob(pattern)
-			for _, group := range groups {
-				_ = os.Remove(group) // only an empty one goes
+			tops, _ := filepath.Glob(pattern)
+			for _, top := range tops {
+				removeGroups(top)
 			}
 		}
 		f.Close()
 	})
+}
+
+// removeGroups removes a control group and all below it that are empty.
+func removeGroups(group string) {
+	below, _ := filepath.Glob(filepath.Join(group, "*", "cgroup.procs"))
+	for _, b := range below {
+		removeGroups(filepath.Dir(b))
+	}
+	_ = os.Remove(group)
 }
 
 func (w world) dir(name string) string { return filepath.Join(w.Dir, name) }

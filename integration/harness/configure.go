@@ -14,7 +14,7 @@ import (
 
 // configure writes the configuration files and prepares the two daemons.
 func (w *World) configure() error {
-	for _, d := range []string{w.RunDir(), w.DataDir(), filepath.Join(w.Dir, "containerd"), filepath.Join(w.Dir, "logs")} {
+	for _, d := range []string{w.RunDir(), w.DataDir(), filepath.Join(w.Dir, "containerd"), filepath.Join(w.Dir, "logs"), w.tmp()} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
 			return err
 		}
@@ -32,9 +32,12 @@ func (w *World) configure() error {
 func (w *World) program(name string, args []string, ready func(context.Context) error) *Program {
 	return &Program{
 		Name: name, LogFile: filepath.Join(w.Dir, "logs", name+".log"),
-		args: args, env: w.options.Env, world: w, ready: ready,
+		args: args, env: append([]string{"TMPDIR=" + w.tmp()}, w.options.Env...), world: w, ready: ready,
 	}
 }
+
+// tmp is where the world's programs put what they forget to remove.
+func (w *World) tmp() string { return filepath.Join(w.Dir, "tmp") }
 
 func (w *World) containerdConfig() string { return filepath.Join(w.Dir, "containerd.toml") }
 
