@@ -31,9 +31,11 @@
 // sleep:
 //
 //	before, _ := l.Counters(ctx)
+//	l.HoldKeepAlives(ctx)                   // they are no use, and no miss
 //	l.Disconnect(ctx)                       // nothing new reaches I
 //	l.Quiet(ctx, 20*time.Millisecond)       // what I had taken is dealt with, answers get out
 //	l.SetGate(ctx, Gate{Position: GateHeld, …}) // nothing leaves I: no ACK gets out
+//	l.LearnConnections(ctx, flows)          // keep-alives are answered from here on
 //	pause, checkpoint
 //	after, _ := l.Counters(ctx)             // other than before: stay awake
 //
@@ -41,7 +43,8 @@
 // within the quiet window, and so is part of what is saved. Who was heard in
 // that time would wait for an answer that sleeps, and so would the peer of a
 // sandbox whose own data was cut off: its retransmission sleeps, too
-// ([Link.Unsaid]). To stay awake after all: SetGate(GateOpen), then Connect.
+// ([Link.Unsaid]). To stay awake after all: SetGate(GateOpen), then Connect
+// and ReleaseKeepAlives.
 //
 // To wake:
 //
@@ -49,6 +52,7 @@
 //	create and restore
 //	l.SetGate(ctx, Gate{Position: GateOpen})    // first: answers must get out
 //	l.Connect(ctx)                          // the kernel delivers what it kept
+//	l.ReleaseKeepAlives(ctx)                // the sandbox answers for itself
 //	l.Check(ctx, ports)                     // the ladder, beside the traffic
 //
 // [Dial] reaches the sandbox while the gate is open only, since its answers come

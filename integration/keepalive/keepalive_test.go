@@ -21,9 +21,18 @@ import (
 const (
 	id            = "server"
 	echoPort      = "7000"
-	connections   = 50
 	answerTimeout = 30 * time.Second
+	envFull       = "HIBERNATE_FULL" // 1: at size
 )
+
+// atSize are the number of connections, and the sleeps in which nothing may happen. Five seconds are more than what a
+// client without answers lasts.
+func atSize() (connections int, naps []time.Duration) {
+	if os.Getenv(envFull) == "1" {
+		return 1000, []time.Duration{time.Minute, 20 * time.Second, 20 * time.Second}
+	}
+	return 50, []time.Duration{20 * time.Second, 5 * time.Second, 5 * time.Second}
+}
 
 // server is a test server, and a world around it.
 type server struct {
@@ -136,10 +145,7 @@ func (s *server) woken(t *testing.T, before uint64) {
 	}
 }
 
-// naps are the sleeps in which nothing may happen. Five seconds are more than what a client without answers lasts.
-var naps = []time.Duration{20 * time.Second, 5 * time.Second, 5 * time.Second}
-
-// Keep-alives each second on fifty connections, some without timestamps, let the server sleep, and find their connections
+// Keep-alives each second on many connections, some without timestamps, let the server sleep, and find their connections
 // open; then data on each wakes it, and is answered. The gate holds, or parks.
 func TestConnectionsOutliveSleep(t *testing.T) {
 	for name, daemon := range map[string]bool{"Held": true, "Parked": false} {
@@ -151,6 +157,8 @@ func TestConnectionsOutliveSleep(t *testing.T) {
 }
 
 func outlive(t *testing.T, s *server) {
+	connections, naps := atSize()
+	t.Logf("%d connections, asleep for %v", connections, naps)
 	clients := make([]*client, connections)
 	for i := range clients {
 		switch i {
