@@ -89,9 +89,9 @@ type ending struct {
 	State specs.State  `json:"state"`
 }
 
-// ending is nil when there is nothing to run.
+// ending is nil when there is nothing to run: no hooks, or nothing yet that they could be told of.
 func (w *Workload) ending() *ending {
-	if w.hooks == nil || len(w.hooks.Poststop) == 0 {
+	if w.holder == nil || w.hooks == nil || len(w.hooks.Poststop) == 0 {
 		return nil
 	}
 	return &ending{w.hooks.Poststop, w.hookState(specs.StateStopped)}
