@@ -34,7 +34,7 @@ type app struct {
 	cache  string // of CNI's results, inside the world
 	bundle harness.Bundle
 
-	http, echo int // published ports of the node
+	http, echo, datagrams int // published ports of the node
 }
 
 func (a *app) context() context.Context {
@@ -47,11 +47,11 @@ func (a *app) context() context.Context {
 func newApp(t *testing.T, w *harness.World, id, cache string, first ...specs.Hook) *app {
 	t.Helper()
 	port := 20000 + rand.IntN(10000) // of the world's own network: nobody else is there
-	a := &app{World: w, t: t, id: id, cache: cache, http: port, echo: port + 1, dir: filepath.Join(w.Dir, id+"-hook")}
+	a := &app{World: w, t: t, id: id, cache: cache, http: port, echo: port + 1, datagrams: port + 2, dir: filepath.Join(w.Dir, id+"-hook")}
 	if err := os.Mkdir(a.dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	ports, err := json.Marshal([]mapping{{a.http, 8080, "tcp"}, {a.echo, 7000, "tcp"}})
+	ports, err := json.Marshal(a.published())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,6 +71,10 @@ func newApp(t *testing.T, w *harness.World, id, cache string, first ...specs.Hoo
 		}
 	})
 	return a
+}
+
+func (a *app) published() []mapping {
+	return []mapping{{a.http, 8080, "tcp"}, {a.echo, 7000, "tcp"}, {a.datagrams, 7002, "udp"}}
 }
 
 func standInHook(t *testing.T, event string) specs.Hook {

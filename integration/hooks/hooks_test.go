@@ -38,7 +38,7 @@ func TestPublishedPortsWake(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			a := newApp(t, w, name, c.cache)
 			a.start()
-			if got, want := a.mappings(), []mapping{{a.http, 8080, "tcp"}, {a.echo, 7000, "tcp"}}; c.known != reflect.DeepEqual(got, want) {
+			if got, want := a.mappings(), a.published(); c.known != reflect.DeepEqual(got, want) {
 				t.Errorf("the shim has found %v", got)
 			}
 			a.hairpin()
@@ -63,7 +63,8 @@ func (a *app) hairpin() {
 	}
 }
 
-// cycles are three sleeps that new connections end, each from another place, and three that an old one ends.
+// cycles are three sleeps that new connections end, each from another place, three that an old one ends, and one that a
+// datagram ends.
 func (a *app) cycles() {
 	a.t.Helper()
 	old, err := a.Dial(a.context(), "tcp", a.address(a.NodeIP(), a.echo))
@@ -90,6 +91,20 @@ func (a *app) cycles() {
 		wakes++
 		a.woken(wakes)
 	}
+	a.sleep()
+	a.datagram()
+	a.woken(wakes + 1)
+}
+
+// datagram is one to a published port, and its echo.
+func (a *app) datagram() {
+	a.t.Helper()
+	c, err := a.Dial(a.context(), "udp", a.address(a.NodeIP(), a.datagrams))
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	defer c.Close()
+	a.says(c, bufio.NewReader(c), "a datagram\n")
 }
 
 // says sends a line and waits for its echo.
