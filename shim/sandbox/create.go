@@ -57,11 +57,11 @@ func Create(ctx context.Context, opts Options, req CreateRequest) (w *Workload, 
 	}
 	w = newWorkload(opts, settings, spec)
 	var u undo.Stack
-	defer func() {
-		if err != nil {
-			late, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
-			defer cancel()
-			err = errors.Join(err, u.Run(late))
+	defer func() { // also of a panic, which the service catches
+		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+		defer cancel()
+		if e := u.Run(late); e != nil {
+			err = errors.Join(err, e)
 		}
 	}()
 	for _, act := range []func(context.Context, CreateRequest, *undo.Stack) error{

@@ -1,0 +1,44 @@
+package sandbox
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/containerd/containerd/api/types"
+)
+
+// The service catches a panic and answers with it: what Create had made by then must not stay.
+func TestPanicInCreateLeavesNothing(t *testing.T) {
+	dir := t.TempDir()
+	bundle, runDir := filepath.Join(dir, "bundle"), filepath.Join(dir, "run")
+	if err := os.Mkdir(bundle, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(bundle, "config.json"), []byte(`{"process":{"args":["x"]},"root":{"path":"rootfs"}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	opts := Options{Namespace: "n", ID: "c", Bundle: bundle, Now: time.Now, Log: slog.New(slog.DiscardHandler)}
+	req := CreateRequest{
+		ConfigBody: fmt.Sprintf("runsc = %q\nhelper = %q\nrun-dir = %q\n", "/bin/true", "/bin/true", runDir),
+		Rootfs:     []*types.Mount{nil},
+	}
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Fatal("nothing panicked: the test needs another way to make it")
+			}
+		}()
+		_, _ = Create(context.Background(), opts, req)
+	}()
+	for _, path := range []string{filepath.Join(bundle, "hibernate"), filepath.Join(runDir, "runsc")} {
+		entries, err := os.ReadDir(path)
+		if err == nil && (path != filepath.Join(runDir, "runsc") || len(entries) > 0) {
+			t.Errorf("%s is left, with %v", path, entries)
+		}
+	}
+}
