@@ -18,10 +18,10 @@ const (
 	logPacket, logConfig           = 0, 1
 	logCommand, logMode, logAtOnce = 1, 2, 5 // attributes of a configuration
 	logBind, logCopyPacket         = 1, 2
-	logPayload                     = 9 // attribute of a packet
-	logHeader                      = 4 // before the attributes
-	logBuffer                      = 2 << 20
-	logCopied                      = 256 // more than the longest segment of a byte
+	logPayload                     = 9       // attribute of a packet
+	logHeader                      = 4       // before the attributes
+	logBuffer                      = 8 << 20 // a message takes four KiB of it, whatever it holds
+	logCopied                      = 256     // more than the longest segment of a byte
 )
 
 // openLog runs inside P.
