@@ -95,5 +95,5 @@ func (l *Link) checkTables(ctx context.Context) error {
 }
 
 func (l *Link) repairTables(ctx context.Context) error {
-	return errors.Join(l.SetGate(ctx, l.wanted()), l.deafen(ctx))
+	return errors.Join(l.setGateAgain(ctx), l.deafen(ctx))
 }

@@ -120,15 +120,23 @@ func tcpFlags(mask byte, op expr.CmpOp, value byte) []expr.Any {
 // opening matches a connection's first segment.
 func opening() []expr.Any { return tcpFlags(fin|syn|rst|ack, expr.CmpOpEq, syn) }
 
-func toPort(s *nftables.Set) []expr.Any {
+// toPort and notToPort match a destination port against a set.
+func toPort(s *nftables.Set) []expr.Any    { return port(s, false) }
+func notToPort(s *nftables.Set) []expr.Any { return port(s, true) }
+
+func port(s *nftables.Set, invert bool) []expr.Any {
 	return []expr.Any{
 		header(expr.PayloadBaseTransportHeader, 2, 2),
-		&expr.Lookup{SourceRegister: reg, SetName: s.Name, SetID: s.ID},
+		&expr.Lookup{SourceRegister: reg, SetName: s.Name, SetID: s.ID, Invert: invert},
 	}
 }
 
 func icmpType(t byte) []expr.Any {
 	return append(protocol(unix.IPPROTO_ICMP), header(expr.PayloadBaseTransportHeader, 0, 1), compare(expr.CmpOpEq, t))
+}
+
+func icmpTypeAndCode(t, code byte) []expr.Any {
+	return append(protocol(unix.IPPROTO_ICMP), header(expr.PayloadBaseTransportHeader, 0, 2), compare(expr.CmpOpEq, t, code))
 }
 
 func longer(than uint16) []expr.Any {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
 )
 
 // fastPath is the way past P's stack: while the gate is open and the sandbox connected, programs at both of P's wires move
@@ -22,7 +23,8 @@ type fastPath struct {
 
 	maps     *fastMaps
 	programs *fastPrograms // nil: not attached
-	refused  string        // why the kernel has none; it is not asked again
+	refused  string        // why the kernel can't have them; it is not asked again
+	failed   string        // why they couldn't be put in place the last time, which may be over
 	obstacle string        // what in P forbids it at present
 
 	generation uint32 // of P's nft rules, when they were last looked through
@@ -156,6 +158,8 @@ func (f *fastPath) tell() {
 	switch {
 	case f.refused != "":
 		why = f.refused
+	case f.failed != "":
+		why = f.failed
 	case f.obstacle != "":
 		why = f.obstacle
 	case f.programs == nil:
@@ -190,6 +194,14 @@ func (l *Link) checkFast(ctx context.Context) error {
 	if f.refused != "" || at.primary == 0 {
 		return nil
 	}
+	if f.failed != "" {
+		if err := f.place(l, at); err != nil {
+			return err
+		}
+	}
+	if f.refused != "" || f.failed != "" {
+		return nil
+	}
 	if f.programs == nil {
 		return errors.New("the fast path's programs are not in place")
 	}
@@ -222,7 +234,6 @@ func (l *Link) repairFast() error {
 	f := &l.fast
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	defer f.tell()
 	if f.refused != "" || at.primary == 0 {
 		return nil
 	}
@@ -232,11 +243,39 @@ func (l *Link) repairFast() error {
 		}
 		f.programs = nil
 	}
-	if err := f.attach(l, at); err != nil {
+	return f.place(l, at)
+}
+
+// place puts the programs in place, or notes why it can't. The caller holds f.mu.
+func (f *fastPath) place(l *Link, at *fastPrograms) error {
+	defer f.tell()
+	f.failed = ""
+	err := f.attach(l, at)
+	switch {
+	case err == nil:
+		return f.write(f.wanted())
+	case never(err):
 		f.refused = fmt.Sprintf("the kernel refused it: %v", err)
-		return nil
+	default:
+		f.failed = fmt.Sprintf("the kernel refused it for now: %v", err)
 	}
-	return f.write(f.wanted())
+	return nil
+}
+
+// never says whether an error is the kernel's last word. Want of memory, or an interface that went away, is over some time.
+func never(err error) bool {
+	for _, passing := range []error{unix.ENOMEM, unix.EAGAIN, unix.EINTR} {
+		if errors.Is(err, passing) {
+			return false
+		}
+	}
+	for _, last := range []error{unix.EPERM, unix.EINVAL, unix.ENOSYS, unix.EOPNOTSUPP, ebpf.ErrNotSupported} {
+		if errors.Is(err, last) {
+			return true
+		}
+	}
+	var v *ebpf.VerifierError
+	return errors.As(err, &v)
 }
 
 // fastPlaces finds the interfaces that programs belong to. The pod's is 0 when it is gone.

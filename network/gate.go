@@ -41,27 +41,44 @@ func parsePosition(s string) (Position, bool) {
 	return GateOpen, false
 }
 
-// Gate is a position and the ports that P listens on when it is held. The ports
-// are kept in every position.
+// Gate is a position, and the ports that the workload has open: P refuses the
+// others for it while it is away, and holds those of TCP. A list that is nil is
+// not known, and then nothing is refused by it. Lists are sorted when read back.
 type Gate struct {
-	Position Position
-	Ports    []uint16 // sorted when read back
+	Position  Position
+	Ports     []uint16 // TCP's that it listens on
+	Datagrams []uint16 // UDP's that it has bound
 }
 
 func (g Gate) normal() Gate {
-	ports := slices.Clone(g.Ports)
+	g.Ports, g.Datagrams = sorted(g.Ports), sorted(g.Datagrams)
+	if g.Position == GateHeld && g.Ports == nil { // what nobody holds can't wait
+		g.Ports = []uint16{}
+	}
+	return g
+}
+
+// sorted keeps nil apart from empty.
+func sorted(ports []uint16) []uint16 {
+	ports = slices.Clone(ports)
 	slices.Sort(ports)
-	return Gate{Position: g.Position, Ports: slices.Compact(ports)}
+	return slices.Compact(ports)
 }
 
 func (g Gate) equal(o Gate) bool {
-	return g.Position == o.Position && slices.Equal(g.Ports, o.Ports)
+	return g.Position == o.Position && slices.Equal(g.Ports, o.Ports) && slices.Equal(g.Datagrams, o.Datagrams)
 }
 
 // SetGate brings the gate into a position, in one transaction of the kernel: no
 // packet meets anything between. Counters go on. It also mends a table that
 // somebody changed.
 func (l *Link) SetGate(ctx context.Context, g Gate) error {
+	l.gateMu.Lock()
+	defer l.gateMu.Unlock()
+	return l.setGate(ctx, g)
+}
+
+func (l *Link) setGate(ctx context.Context, g Gate) error {
 	if _, ok := parsePosition(g.Position.String()); !ok {
 		return fmt.Errorf("gate: no such position: %s", g.Position)
 	}
@@ -101,7 +118,7 @@ func (l *Link) writeGate(ctx context.Context, g Gate, anew bool) error {
 			c.AddTable(rs.table)
 			c.DelTable(rs.table)
 		}
-		if err := rs.write(c, l.attachment.ipv4(), g.Ports); err != nil {
+		if err := rs.write(c, l.attachment.ipv4(), g); err != nil {
 			return err
 		}
 		return c.Flush()
@@ -113,7 +130,8 @@ func (l *Link) ruleset(g Gate) *ruleset {
 }
 
 // Gate reads the position and the ports back from the kernel. ErrNoGate when
-// the table is gone.
+// the table is gone. An open gate doesn't tell a list that is empty from one that
+// isn't known.
 func (l *Link) Gate(ctx context.Context) (g Gate, err error) {
 	rs := l.ruleset(Gate{})
 	err = l.pod.withNFT(ctx, func(c *nftables.Conn) error {
@@ -130,18 +148,28 @@ func (l *Link) Gate(ctx context.Context) (g Gate, err error) {
 			return ErrNoGate
 		}
 		g.Position = position
-		g.Ports, err = readPorts(c, rs.ports)
+		knows := func(comment string) bool {
+			return slices.ContainsFunc(rules, func(r *nftables.Rule) bool { return commentOf(r) == comment })
+		}
+		if g.Ports, err = readPorts(c, rs.ports, knows(refusesTCP)); err != nil {
+			return err
+		}
+		g.Datagrams, err = readPorts(c, rs.datagrams, knows(refusesUDP))
 		return err
 	})
 	return g, err
 }
 
-func readPorts(c *nftables.Conn, s *nftables.Set) ([]uint16, error) {
+// readPorts reads a list, which is empty and not nil when it is known.
+func readPorts(c *nftables.Conn, s *nftables.Set, known bool) ([]uint16, error) {
 	list, err := c.GetSetElements(s)
 	if err != nil {
 		return nil, fmt.Errorf("read the gate's ports: %w", err)
 	}
 	var ports []uint16
+	if known {
+		ports = []uint16{}
+	}
 	for _, e := range list {
 		if len(e.Key) >= 2 {
 			ports = append(ports, binary.BigEndian.Uint16(e.Key))
@@ -158,16 +186,25 @@ func (l *Link) wanted() Gate {
 	return l.gate
 }
 
+// setGateAgain mends the table.
+func (l *Link) setGateAgain(ctx context.Context) error {
+	l.gateMu.Lock()
+	defer l.gateMu.Unlock()
+	return l.setGate(ctx, l.wanted())
+}
+
 // checkGate compares the table with what it is to be: chains, their hooks, and
 // each rule by its comment.
 func (l *Link) checkGate(ctx context.Context) error {
+	l.gateMu.Lock()
+	defer l.gateMu.Unlock()
 	want := l.wanted()
 	have, err := l.Gate(ctx)
 	if err != nil {
 		return err
 	}
 	if !have.equal(want) {
-		return fmt.Errorf("gate is %s %v, not %s %v", have.Position, have.Ports, want.Position, want.Ports)
+		return fmt.Errorf("gate is %v, not %v", have, want)
 	}
 	rs := l.ruleset(want)
 	return l.pod.withNFT(ctx, func(c *nftables.Conn) error {

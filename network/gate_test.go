@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -166,12 +167,17 @@ func TestDialGivesUpWithItsContext(t *testing.T) {
 func TestGateIsReadBack(t *testing.T) {
 	w := newWorld(t)
 	l := w.open(t)
-	for _, g := range []network.Gate{opened, held(80, 443, 7000), parked, held()} {
+	none := []uint16{}
+	for _, g := range []network.Gate{
+		opened, held(80, 443, 7000), parked, {Position: network.GateHeld, Ports: none},
+		{Position: network.GateHeld, Ports: []uint16{80}, Datagrams: []uint16{53, 123}},
+		{Position: network.GateParked, Ports: none, Datagrams: none}, {Position: network.GateParked, Datagrams: []uint16{53}},
+	} {
 		must(t, l.SetGate(t.Context(), g))
 		got, err := l.Gate(t.Context())
 		must(t, err)
-		if got.Position != g.Position || !slices.Equal(got.Ports, g.Ports) {
-			t.Fatalf("set %v, read %v", g, got)
+		if !reflect.DeepEqual(got, g) { // nil and empty differ
+			t.Fatalf("set %#v, read %#v", g, got)
 		}
 	}
 }

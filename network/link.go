@@ -19,6 +19,8 @@ type Link struct {
 	found      record // P's own sysctls as they were; set by Open
 	fast       fastPath
 
+	gateMu sync.Mutex // held while the gate or the neighbour changes, and the fast path with them
+
 	keeperMu   sync.Mutex     // guards the below, and is held while it changes
 	keeper     *keeper        // while the sandbox falls asleep, and sleeps
 	keeperGone sync.WaitGroup // sockets that are being closed

@@ -77,6 +77,8 @@ func (l *Link) Connect(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	l.gateMu.Lock()
+	defer l.gateMu.Unlock()
 	outer, inner, err := l.ends()
 	if err != nil {
 		return fmt.Errorf("connect: %w", err)
@@ -98,6 +100,8 @@ func (l *Link) Disconnect(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	l.gateMu.Lock()
+	defer l.gateMu.Unlock()
 	if err := l.fast.disconnected(); err != nil {
 		return fmt.Errorf("disconnect: %w", err)
 	}

@@ -40,7 +40,7 @@ func (l *Link) park(ctx context.Context) error {
 	if err := l.recall(); err != nil {
 		return err
 	}
-	return l.SetGate(ctx, Gate{Position: GateParked, Ports: g.Ports})
+	return l.SetGate(ctx, Gate{Position: GateParked, Ports: g.Ports, Datagrams: g.Datagrams})
 }
 
 // recall finds what P's sysctls were.

@@ -32,7 +32,8 @@ const (
 type ruleset struct {
 	table     *nftables.Table
 	addresses *nftables.Set // the pod's
-	ports     *nftables.Set // those that P listens on when held
+	ports     *nftables.Set // TCP's that the workload listens on
+	datagrams *nftables.Set // UDP's that it has bound
 	empty     *nftables.Set // (TCP header length, IP length) with no payload or one byte
 	chains    []chain
 }
@@ -43,6 +44,7 @@ func newRuleset(primary string, forwarded bool, g Gate) *ruleset {
 		table:     t,
 		addresses: &nftables.Set{Table: t, ID: 1, Name: "addresses", KeyType: nftables.TypeIPAddr},
 		ports:     &nftables.Set{Table: t, ID: 2, Name: "ports", KeyType: nftables.TypeInetService},
+		datagrams: &nftables.Set{Table: t, ID: 5, Name: "datagrams", KeyType: nftables.TypeInetService},
 		// The key's types are of the right sizes; what they are called is for nft's
 		// listing only.
 		empty: &nftables.Set{
@@ -93,14 +95,25 @@ func (r *ruleset) toSandbox(g Gate) chain {
 		when("of P's sockets", ofSocket(expr.SocketKeyTransparent), jump(chainProxied)),
 	}}
 	if g.Position == GateHeld {
-		c.rules = append(c.rules,
-			when("held: P completes the handshake", opening(), toPort(r.ports), leave()),
-			when("held: P refuses", opening(), leave()),
-			when("held: P answers echo", icmpType(icmpEchoRequest), leave()),
-		)
+		c.rules = append(c.rules, when("held: P completes the handshake", opening(), toPort(r.ports), leave()))
+	}
+	if g.Position != GateOpen {
+		c.rules = append(c.rules, r.answered(g)...)
 	}
 	c.rules = append(c.rules, when(positionPrefix+g.Position.String(), mark(MarkSandbox)))
 	return c
+}
+
+// answered is what P's kernel says for a sandbox that is away, as that would say it itself. Of a fragment without a port
+// nobody can tell whom it is for: it wakes.
+func (r *ruleset) answered(g Gate) (rules []rule) {
+	if g.Ports != nil {
+		rules = append(rules, when(refusesTCP, opening(), notToPort(r.ports), leave()))
+	}
+	if g.Datagrams != nil {
+		rules = append(rules, when(refusesUDP, protocol(unix.IPPROTO_UDP), notToPort(r.datagrams), leave()))
+	}
+	return append(rules, when("P answers echo", icmpType(icmpEchoRequest), leave()))
 }
 
 const (
@@ -108,6 +121,10 @@ const (
 	icmpEchoRequest byte = 8
 	icmpEchoReply   byte = 0
 	icmpUnreachable byte = 3
+	portUnreachable byte = 3 // a code of icmpUnreachable
+
+	refusesTCP = "P refuses connections"
+	refusesUDP = "P refuses datagrams"
 )
 
 // proxied is asked for packets of a transparent socket. The listener is bound to
@@ -159,23 +176,26 @@ func forward(primary string, forwarded bool) chain {
 	return c
 }
 
-// output: P must not tell peers that the sandbox can't be reached.
+// output: P must not tell peers that the sandbox can't be reached; of its closed ports it tells.
 func output(g Gate) chain {
 	c := chain{name: "output", hook: nftables.ChainHookOutput, priority: nftables.ChainPriorityFilter, policy: nftables.ChainPolicyAccept}
 	if g.Position != GateOpen {
-		c.rules = []rule{when("unreachable", isIPv4(), icmpType(icmpUnreachable), drop())}
+		c.rules = []rule{
+			when("a closed port", isIPv4(), icmpTypeAndCode(icmpUnreachable, portUnreachable), accept()),
+			when("unreachable", isIPv4(), icmpType(icmpUnreachable), drop()),
+		}
 	}
 	return c
 }
 
 // write puts the table as it is to be into one batch. Objects that exist are
 // kept, so the counters go on.
-func (r *ruleset) write(c *nftables.Conn, addresses []netip.Addr, ports []uint16) error {
+func (r *ruleset) write(c *nftables.Conn, addresses []netip.Addr, g Gate) error {
 	c.AddTable(r.table)
 	for _, name := range []string{counterActivity, counterUnsaid, counterSpoofed} {
 		c.AddObj(&nftables.CounterObj{Table: r.table, Name: name})
 	}
-	if err := r.writeSets(c, addresses, ports); err != nil {
+	if err := r.writeSets(c, addresses, g); err != nil {
 		return err
 	}
 	var added []*nftables.Chain
@@ -191,18 +211,15 @@ func (r *ruleset) write(c *nftables.Conn, addresses []netip.Addr, ports []uint16
 	return nil
 }
 
-func (r *ruleset) writeSets(c *nftables.Conn, addresses []netip.Addr, ports []uint16) error {
-	var addressKeys, portKeys []nftables.SetElement
+func (r *ruleset) writeSets(c *nftables.Conn, addresses []netip.Addr, g Gate) error {
+	var addressKeys []nftables.SetElement
 	for _, a := range addresses {
 		addressKeys = append(addressKeys, nftables.SetElement{Key: a.AsSlice()})
-	}
-	for _, p := range ports {
-		portKeys = append(portKeys, nftables.SetElement{Key: binaryutil.BigEndian.PutUint16(p)})
 	}
 	for _, s := range []struct {
 		set  *nftables.Set
 		keys []nftables.SetElement
-	}{{r.addresses, addressKeys}, {r.ports, portKeys}, {r.empty, emptySizes()}} {
+	}{{r.addresses, addressKeys}, {r.ports, portKeys(g.Ports)}, {r.datagrams, portKeys(g.Datagrams)}, {r.empty, emptySizes()}} {
 		if err := c.AddSet(s.set, nil); err != nil {
 			return fmt.Errorf("nft set %s: %w", s.set.Name, err)
 		}
@@ -215,6 +232,13 @@ func (r *ruleset) writeSets(c *nftables.Conn, addresses []netip.Addr, ports []ui
 		}
 	}
 	return nil
+}
+
+func portKeys(ports []uint16) (keys []nftables.SetElement) {
+	for _, p := range ports {
+		keys = append(keys, nftables.SetElement{Key: binaryutil.BigEndian.PutUint16(p)})
+	}
+	return keys
 }
 
 // emptySizes lists each TCP header length with the IP length that leaves it no

@@ -14,7 +14,7 @@ import (
 )
 
 // Socket is a socket of the sandbox that is not on a loopback address: one that
-// others can reach, a listening TCP or a bound UDP one, or a TCP connection,
+// others can reach, a listening TCP one or a UDP one with a port, or a TCP connection,
 // which has a peer.
 type Socket struct {
 	Proto    string     `json:"proto"` // tcp or udp, for both families

@@ -7,7 +7,7 @@
 //	                         connections
 //
 // ports is run inside a sandbox. It prints one JSON object a line for each TCP
-// socket that listens or is connected and each UDP socket that is bound,
+// socket that listens or is connected and each UDP socket that has a port,
 // loopback left out:
 //
 //	{"proto":"tcp","addr":"0.0.0.0","port":80}

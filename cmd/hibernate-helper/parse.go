@@ -13,7 +13,7 @@ func appendSockets(out, data []byte, t table) []byte {
 		if !ok || !good || port == 0 || loopback(addr) {
 			continue
 		}
-		if state == t.state {
+		if state == t.state || t.proto == "udp" && state == stateEstablished {
 			out = append(appendSocket(out, t.proto, addr, port), "}\n"...)
 			continue
 		}

@@ -77,36 +77,45 @@ func (w *Workload) checkSpace() error {
 	return nil
 }
 
-// learnSockets asks inside on which ports the workload listens, and what connections it has. Ports that the configuration
-// gives are taken as they are; then it does no harm if nothing can be asked inside.
-func (w *Workload) learnSockets(ctx context.Context) ([]uint16, []network.Flow, error) {
+// learnt is what the workload has open. Lists of ports that aren't known are nil.
+type learnt struct {
+	ports, datagrams []uint16 // of TCP, of UDP
+	flows            []network.Flow
+}
+
+// learnSockets asks inside on which ports the workload can be reached, and what connections it has. Ports that the
+// configuration gives are taken as they are; then it does no harm if nothing can be asked inside.
+func (w *Workload) learnSockets(ctx context.Context) (learnt, error) {
 	given := w.config.Ports
 	if given != nil && w.link == nil {
-		return given, nil, nil
+		return learnt{ports: given}, nil
 	}
 	sockets, err := w.sockets(ctx)
 	switch {
 	case err != nil && given != nil && ctx.Err() == nil:
 		w.opts.Log.Warn("connections are not known, and their keep-alives will wake it", "error", err)
-		return given, nil, nil
+		return learnt{ports: given}, nil
 	case err != nil:
-		return nil, nil, err
+		return learnt{}, err
 	}
-	var ports []uint16
-	var flows []network.Flow
+	found := learnt{ports: []uint16{}, datagrams: []uint16{}}
 	for _, s := range sockets {
 		switch {
 		case s.Peer.IsValid():
-			flows = append(flows, network.Flow{Own: netip.AddrPortFrom(s.Addr, s.Port), Peer: netip.AddrPortFrom(s.Peer, s.PeerPort)})
+			found.flows = append(found.flows, network.Flow{Own: netip.AddrPortFrom(s.Addr, s.Port), Peer: netip.AddrPortFrom(s.Peer, s.PeerPort)})
 		case s.Proto == "tcp":
-			ports = append(ports, s.Port)
+			found.ports = append(found.ports, s.Port)
+		case s.Proto == "udp":
+			found.datagrams = append(found.datagrams, s.Port)
 		}
 	}
 	if given != nil {
-		return given, flows, nil
+		found.ports = given
+		return found, nil
 	}
-	slices.Sort(ports)
-	return slices.Compact(ports), flows, nil
+	slices.Sort(found.ports)
+	found.ports = slices.Compact(found.ports)
+	return found, nil
 }
 
 func (w *Workload) sockets(ctx context.Context) ([]runsc.Socket, error) {

@@ -237,14 +237,14 @@ func (w *Workload) quiesce(ctx context.Context, t *transition, before network.Co
 
 // findSockets learns the ports and keeps them, and returns the connections.
 func (w *Workload) findSockets(ctx context.Context) ([]network.Flow, error) {
-	ports, flows, err := w.learnSockets(ctx)
+	found, err := w.learnSockets(ctx)
 	if err != nil {
 		return nil, err
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.ports = ports
-	return flows, nil
+	w.ports, w.datagrams = found.ports, found.datagrams
+	return found.flows, nil
 }
 
 func (w *Workload) learnConnections(ctx context.Context, flows []network.Flow) error {
