@@ -21,6 +21,7 @@ type Route struct {
 	Gateway     netip.Addr   `json:"gateway,omitzero"` // invalid: on the link
 	Source      netip.Addr   `json:"source,omitzero"`
 	Metric      int          `json:"metric,omitempty"`
+	MTU         int          `json:"mtu,omitempty"`    // 0: the interface's
 	OnLink      bool         `json:"onLink,omitempty"` // gateway outside the addresses' networks
 }
 

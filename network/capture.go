@@ -172,7 +172,7 @@ func routes(pod *side, link netlink.Link) ([]Route, error) {
 		if dst.Addr().IsLinkLocalUnicast() && dst.Addr().Is6() {
 			continue
 		}
-		out = append(out, Route{Destination: dst, Gateway: toAddr(r.Gw), Source: toAddr(r.Src), Metric: r.Priority, OnLink: r.Flags&unix.RTNH_F_ONLINK != 0})
+		out = append(out, Route{Destination: dst, Gateway: toAddr(r.Gw), Source: toAddr(r.Src), Metric: r.Priority, MTU: r.MTU, OnLink: r.Flags&unix.RTNH_F_ONLINK != 0})
 	}
 	return out, nil
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // Changes calls fn when something in P was changed that the link rests on: its
-// end there, routes, routing rules, the sandbox's neighbour, forwarding, nft rules. It
+// end there, the pod's interface, routes, routing rules, the sandbox's neighbour, forwarding, nft rules. It
 // does so for changes of this Link's own, too, where the kernel doesn't tell
 // them apart, and may do so for nothing; [Link.Mend] looks. fn is called from
 // two goroutines and must not block. Changes returns when ctx is done, then with nil.
@@ -50,7 +50,7 @@ func (l *Link) concerns(m syscall.NetlinkMessage) bool {
 	switch m.Header.Type {
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
 		link, err := netlink.LinkDeserialize(nil, m.Data)
-		return err != nil || link.Attrs().Name == outerName
+		return err != nil || link.Attrs().Name == outerName || link.Attrs().Name == l.attachment.Interface
 	case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH:
 		n, err := netlink.NeighDeserialize(m.Data)
 		return err != nil || l.attachment.has(toAddr(n.IP)) && !l.expects(n)

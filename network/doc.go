@@ -25,6 +25,9 @@
 // what the sandbox says about itself: a paused sandbox's netstack is still
 // alive and would take packets, acknowledge them and lose them.
 //
+// P's kernel makes its ICMP errors about the sandbox's packets out to the pod's
+// address, and so to itself; while the gate is open, they go to hib0.
+//
 // # The order that loses nothing
 //
 // No byte may be acknowledged by a sandbox that is then not saved with it. To

@@ -1,6 +1,7 @@
 package network
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
@@ -20,6 +21,7 @@ type rule struct {
 // chain is an nft chain with its rules; hook is nil for one that is jumped to.
 type chain struct {
 	name     string
+	kind     nftables.ChainType // "": filter
 	hook     *nftables.ChainHook
 	priority *nftables.ChainPriority
 	policy   nftables.ChainPolicy
@@ -35,7 +37,7 @@ func (c chain) in(t *nftables.Table) *nftables.Chain {
 	out := &nftables.Chain{Table: t, Name: c.name}
 	if c.hook != nil {
 		policy := c.policy
-		out.Type, out.Hooknum, out.Priority, out.Policy = nftables.ChainTypeFilter, c.hook, c.priority, &policy
+		out.Type, out.Hooknum, out.Priority, out.Policy = cmp.Or(c.kind, nftables.ChainTypeFilter), c.hook, c.priority, &policy
 	}
 	return out
 }
@@ -154,9 +156,25 @@ func sizedNotIn(s *nftables.Set) []expr.Any {
 	}
 }
 
-// ofSocket matches by the socket in P that the packet belongs to, if any.
-func ofSocket(key expr.SocketKey) []expr.Any {
-	return append(protocol(unix.IPPROTO_TCP), &expr.Socket{Key: key, Register: reg}, compare(expr.CmpOpEq, 1))
+// ofSocket matches by the socket in P that a segment belongs to, if any, and ofErrorsSocket by that which sent what an ICMP
+// error is about.
+func ofSocket(key expr.SocketKey) []expr.Any       { return socket(unix.IPPROTO_TCP, key) }
+func ofErrorsSocket(key expr.SocketKey) []expr.Any { return socket(unix.IPPROTO_ICMP, key) }
+
+func socket(of byte, key expr.SocketKey) []expr.Any {
+	return append(protocol(of), &expr.Socket{Key: key, Register: reg}, compare(expr.CmpOpEq, 1))
+}
+
+// fromAddress makes a the source of an IPv4 packet.
+func fromAddress(a netip.Addr) []expr.Any {
+	const atChecksum = 10
+	return []expr.Any{
+		&expr.Immediate{Register: reg, Data: a.AsSlice()},
+		&expr.Payload{
+			OperationType: expr.PayloadWrite, SourceRegister: reg, Base: expr.PayloadBaseNetworkHeader, Offset: sourceOffset, Len: 4,
+			CsumType: expr.CsumTypeInet, CsumOffset: atChecksum,
+		},
+	}
 }
 
 func mark(bit uint32) []expr.Any {

@@ -28,6 +28,9 @@ func (l *Link) PrepareInner(ctx context.Context) error {
 			return fmt.Errorf("prepare I: %s: %w", s.name, err)
 		}
 	}
+	if err := l.fit(); err != nil {
+		return fmt.Errorf("prepare I: %w", err)
+	}
 	inner, err := l.inner.link(innerName)
 	if err != nil {
 		return fmt.Errorf("prepare I: %w", err)

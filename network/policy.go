@@ -252,7 +252,7 @@ func (l *Link) restoreDefaultRoute() error {
 		return fmt.Errorf("interface %s of P is missing", l.attachment.Interface)
 	}
 	d := l.attachment.defaultRoute()
-	r := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: toIPNet(d.Destination), Gw: d.Gateway.AsSlice(), Src: d.Source.AsSlice(), Priority: d.Metric}
+	r := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: toIPNet(d.Destination), Gw: d.Gateway.AsSlice(), Src: d.Source.AsSlice(), Priority: d.Metric, MTU: d.MTU}
 	if d.OnLink {
 		r.Flags = unix.RTNH_F_ONLINK
 	}

@@ -55,7 +55,7 @@ func newRuleset(primary string, forwarded bool, g Gate) *ruleset {
 	r.chains = []chain{
 		r.activity(chainActivity, counterActivity), r.activity(chainUnsaid, counterActivity, counterUnsaid), proxied(), ladder(),
 		r.fromSandbox(g), r.toSandbox(g),
-		r.prerouting(primary), forward(primary, forwarded), output(g),
+		r.prerouting(primary), forward(primary, forwarded), output(g), r.errors(g),
 	}
 	return r
 }
@@ -93,6 +93,7 @@ func (r *ruleset) toSandbox(g Gate) chain {
 	c := chain{name: chainToSandbox, rules: []rule{
 		when("activity", jump(chainActivity)),
 		when("of P's sockets", ofSocket(expr.SocketKeyTransparent), jump(chainProxied)),
+		when("errors of P's sockets", ofErrorsSocket(expr.SocketKeyTransparent), jump(chainProxied)),
 	}}
 	if g.Position == GateHeld {
 		c.rules = append(c.rules, when("held: P completes the handshake", opening(), toPort(r.ports), leave()))
@@ -121,6 +122,8 @@ const (
 	icmpEchoRequest byte = 8
 	icmpEchoReply   byte = 0
 	icmpUnreachable byte = 3
+	icmpExceeded    byte = 11
+	icmpParameter   byte = 12
 	portUnreachable byte = 3 // a code of icmpUnreachable
 
 	refusesTCP = "P refuses connections"
@@ -134,6 +137,7 @@ const (
 func proxied() chain {
 	return chain{name: chainProxied, rules: []rule{
 		when("a listener", ofSocket(expr.SocketKeyWildcard), leave()),
+		when("a listener's error", ofErrorsSocket(expr.SocketKeyWildcard), leave()),
 		when("a connection held by P", mark(MarkLocal), accept()),
 	}}
 }
@@ -184,6 +188,23 @@ func output(g Gate) chain {
 			when("a closed port", isIPv4(), icmpTypeAndCode(icmpUnreachable, portUnreachable), accept()),
 			when("unreachable", isIPv4(), icmpType(icmpUnreachable), drop()),
 		}
+	}
+	return c
+}
+
+// errors sends the sandbox what P's kernel has to say of its packets: too long for the way on, no way on, no hop left. It is
+// said to the pod's address, which is P's own, and from there; a netstack takes no packet from its own address.
+func (r *ruleset) errors(g Gate) chain {
+	c := chain{
+		name: "errors", kind: nftables.ChainTypeRoute,
+		hook: nftables.ChainHookOutput, priority: nftables.ChainPriorityMangle, policy: nftables.ChainPolicyAccept,
+	}
+	if g.Position != GateOpen {
+		return c // nothing of the sandbox's passes
+	}
+	for _, kind := range []byte{icmpUnreachable, icmpExceeded, icmpParameter} {
+		c.rules = append(c.rules, when(fmt.Sprintf("ICMP type %d", kind),
+			isIPv4(), icmpType(kind), inSet(destinationOffset, r.addresses), fromAddress(gateway4), mark(MarkSandbox)))
 	}
 	return c
 }

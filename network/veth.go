@@ -46,8 +46,8 @@ func (l *Link) checkLink() error {
 	if at.Flags&net.FlagUp == 0 {
 		return fmt.Errorf("%s is down", outerName)
 	}
-	if at.MTU != l.attachment.MTU {
-		return fmt.Errorf("%s has MTU %d, not %d", outerName, at.MTU, l.attachment.MTU)
+	if err := l.checkMTU(outer, inner); err != nil {
+		return err
 	}
 	return l.checkGateway(outer)
 }
@@ -84,10 +84,8 @@ func (l *Link) repairLink() error {
 	if err := l.applyOuterSettings(); err != nil {
 		return err
 	}
-	if outer.Attrs().MTU != l.attachment.MTU {
-		if err := l.pod.route.LinkSetMTU(outer, l.attachment.MTU); err != nil {
-			return fmt.Errorf("MTU of %s: %w", outerName, err)
-		}
+	if err := l.widen(); err != nil {
+		return err
 	}
 	gw := &netlink.Addr{IPNet: host(gateway4), Scope: unix.RT_SCOPE_LINK}
 	if err := l.pod.route.AddrReplace(outer, gw); err != nil {
@@ -100,9 +98,13 @@ func (l *Link) repairLink() error {
 }
 
 func (l *Link) makePair() (netlink.Link, error) {
+	mtu, err := l.mtu()
+	if err != nil {
+		return nil, err
+	}
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.MTU, attrs.HardwareAddr = outerName, l.attachment.MTU, outerMAC
-	pair := &netlink.Veth{LinkAttrs: attrs, PeerName: innerName, PeerNamespace: netlink.NsFd(int(l.inner.ns.Fd()))}
+	attrs.Name, attrs.MTU, attrs.HardwareAddr = outerName, mtu, outerMAC
+	pair := &netlink.Veth{LinkAttrs: attrs, PeerName: innerName, PeerMTU: uint32(mtu), PeerNamespace: netlink.NsFd(int(l.inner.ns.Fd()))}
 	if l.attachment.MAC != "" {
 		mac, err := net.ParseMAC(l.attachment.MAC)
 		if err != nil {
