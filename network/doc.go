@@ -11,12 +11,14 @@
 // P itself gets it. It has three positions:
 //
 //	open    everything goes to the sandbox; no process of ours is in the path
-//	held    SYNs go to P: its transparent listeners complete the handshake, its
-//	        kernel refuses closed ports and answers echo; all else goes to hib0
+//	held    SYNs go to P, where transparent listeners complete the handshake; all
+//	        else goes to hib0
 //	parked  SYNs too go to hib0
 //
-// Held and parked include the cut: nothing that comes from hib0 passes, and P
-// keeps its own ICMP unreachables to itself.
+// In both, P's kernel answers ICMP echo, and refuses closed ports, TCP's with a
+// reset and UDP's with port unreachable, as the sandbox would; ports that are not
+// known are not refused. And both include the cut: nothing that comes from hib0
+// passes, and P keeps its other ICMP unreachables to itself.
 //
 // A packet that goes to hib0 needs a neighbour there. [Link.Connect] sets it,
 // permanently; [Link.Disconnect] takes it away, and from then on the kernel

@@ -17,7 +17,7 @@ func TestParkedWithoutInnerIsSilent(t *testing.T) {
 	defer old.Close()
 	must(t, say(old, "before", time.Second))
 	must(t, l.Disconnect(t.Context()))
-	must(t, l.SetGate(t.Context(), held(echoPort)))
+	must(t, l.SetGate(t.Context(), network.Gate{Position: network.GateHeld, Ports: []uint16{echoPort}, Datagrams: []uint16{}}))
 	must(t, l.Close())
 	o := network.Options{Pod: w.pod, Attachment: w.att}
 	must(t, network.Park(t.Context(), o))
@@ -36,8 +36,8 @@ func TestParkedWithoutInnerIsSilent(t *testing.T) {
 	again := w.open(t)
 	g, err := again.Gate(t.Context())
 	must(t, err)
-	if g.Position != network.GateParked {
-		t.Fatalf("the gate is %s", g.Position)
+	if g.Position != network.GateParked || len(g.Ports) != 1 || g.Datagrams == nil { // what it knew of ports it keeps
+		t.Fatalf("the gate is %#v", g)
 	}
 }
 

@@ -82,6 +82,28 @@ func TestGateIsChangedByOneAtATime(t *testing.T) {
 	}
 }
 
+// Mending doesn't bring back a position that was left meanwhile.
+func TestMendingFollowsTheGate(t *testing.T) {
+	l := bareLink(t)
+	for i := range 100 {
+		want := Gate{Position: []Position{GateOpen, GateParked}[i%2]}
+		var all sync.WaitGroup
+		change := func() error { return l.SetGate(t.Context(), want) }
+		mend := func() error { return l.repairTables(t.Context()) }
+		for _, do := range []func() error{mend, change, mend} {
+			all.Go(func() {
+				if err := do(); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		if have, err := l.Gate(t.Context()); err != nil || have.Position != want.Position {
+			t.Fatalf("round %d: the gate is %v, set to %v: %v", i, have, want, err)
+		}
+	}
+}
+
 // So for the neighbour.
 func TestNeighbourIsChangedByOneAtATime(t *testing.T) {
 	l := bareLink(t)
