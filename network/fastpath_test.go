@@ -346,6 +346,7 @@ func TestInterfacesOwnMTU(t *testing.T) {
 		defer ln.Close()
 		u := inside(t, s.ns, func() (net.Conn, error) { return net.Dial("udp4", "10.99.0.3:9") })
 		defer u.Close()
+		setOptions(t, u.(*net.UDPConn), map[int]int{unix.IP_MTU_DISCOVER: unix.IP_PMTUDISC_PROBE}) // whatever it is told
 		must(t, ln.SetReadDeadline(time.Now().Add(time.Second)))
 		for _, length := range []int{1372, 1373, 1300, 1450, 100} { // with headers of 28
 			_, err := u.Write(make([]byte, length))

@@ -199,17 +199,19 @@ func reporting(t *testing.T, ns, to string, hops int) *net.UDPConn {
 	t.Helper()
 	u := inside(t, ns, func() (net.Conn, error) { return net.Dial("udp4", to) }).(*net.UDPConn)
 	t.Cleanup(func() { u.Close() })
+	setOptions(t, u, map[int]int{unix.IP_RECVERR: 1, unix.IP_TTL: hops, unix.IP_MTU_DISCOVER: unix.IP_PMTUDISC_DO})
+	return u
+}
+
+func setOptions(t *testing.T, u *net.UDPConn, values map[int]int) {
+	t.Helper()
 	raw, err := u.SyscallConn()
 	must(t, err)
-	must(t, raw.Control(func(fd uintptr) {
-		for option, v := range map[int]int{unix.IP_RECVERR: 1, unix.IP_TTL: hops, unix.IP_MTU_DISCOVER: unix.IP_PMTUDISC_DO} {
-			if e := unix.SetsockoptInt(int(fd), unix.SOL_IP, option, v); e != nil {
-				err = e
-			}
-		}
-	}))
-	must(t, err)
-	return u
+	for option, v := range values {
+		var e error
+		must(t, raw.Control(func(fd uintptr) { e = unix.SetsockoptInt(int(fd), unix.SOL_IP, option, v) }))
+		must(t, e)
+	}
 }
 
 // send may hear of an error of before.
