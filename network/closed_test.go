@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -27,7 +28,7 @@ var questions = []struct {
 	{"a SYN to a closed port", func(ns string) string {
 		return verdict(tryInside(ns, func() (net.Conn, error) { return net.DialTimeout("tcp4", podPort(closedPort), answerTime) }))
 	}},
-	{"a datagram to a closed port", func(ns string) string { return verdict(datagramTo(ns, closedPort)) }},
+	{"a datagram to a closed port", func(ns string) string { return verdict(datagramTo(ns, closedPort, "anybody there")) }},
 }
 
 // answerTime is for what does come; it comes at once.
@@ -49,12 +50,12 @@ func verdict(c net.Conn, err error) string {
 }
 
 // datagramTo sends one, and hears the answer.
-func datagramTo(ns string, port uint16) (net.Conn, error) {
+func datagramTo(ns string, port uint16, line string) (net.Conn, error) {
 	c, err := tryInside(ns, func() (net.Conn, error) { return net.Dial("udp4", podPort(port)) })
 	if err != nil {
 		return nil, err
 	}
-	if err := say(c, "anybody there", answerTime); err != nil {
+	if err := say(c, line, answerTime); err != nil {
 		c.Close()
 		return nil, err
 	}
@@ -102,6 +103,9 @@ func gates(ports, datagrams []uint16) []network.Gate {
 	}
 }
 
+// inFragments is too long for a packet: all but the first have no port.
+var inFragments = strings.Repeat("0123456789", 190)
+
 // Who asks what a sleeper needn't answer itself is told the same as when it is awake, and it goes on sleeping.
 func TestAsleepAnswersAsAwake(t *testing.T) {
 	w, l, s := awake(t)
@@ -112,7 +116,7 @@ func TestAsleepAnswersAsAwake(t *testing.T) {
 		sameAsAwake(t, l, w, g, want)
 		misses := watch(t, l)
 		got := make(chan string, 1)
-		go func() { got <- verdict(datagramTo(w.client, echoPort)) }()
+		go func() { got <- verdict(datagramTo(w.client, echoPort, inFragments)) }()
 		next(t, misses)
 		woken(t, l, s)
 		if answer := <-got; answer != "connected" {

@@ -103,6 +103,15 @@ func toAddress(a netip.Addr) []expr.Any {
 	return []expr.Any{header(expr.PayloadBaseNetworkHeader, destinationOffset, 4), compare(expr.CmpOpEq, a.AsSlice()...)}
 }
 
+// whole matches an IPv4 packet that is no fragment. The kernel reads the ports of one that has none from its data.
+func whole() []expr.Any {
+	return []expr.Any{
+		header(expr.PayloadBaseNetworkHeader, 6, 2),
+		&expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: 2, Mask: []byte{0x3f, 0xff}, Xor: []byte{0, 0}},
+		compare(expr.CmpOpEq, 0, 0),
+	}
+}
+
 // TCP flags as bits of the header's byte 13.
 const (
 	fin = 0x01

@@ -96,7 +96,7 @@ func (r *ruleset) toSandbox(g Gate) chain {
 		when("errors of P's sockets", ofErrorsSocket(expr.SocketKeyTransparent), jump(chainProxied)),
 	}}
 	if g.Position == GateHeld {
-		c.rules = append(c.rules, when("held: P completes the handshake", opening(), toPort(r.ports), leave()))
+		c.rules = append(c.rules, when("held: P completes the handshake", whole(), opening(), toPort(r.ports), leave()))
 	}
 	if g.Position != GateOpen {
 		c.rules = append(c.rules, r.answered(g)...)
@@ -105,16 +105,16 @@ func (r *ruleset) toSandbox(g Gate) chain {
 	return c
 }
 
-// answered is what P's kernel says for a sandbox that is away, as that would say it itself. Of a fragment without a port
-// nobody can tell whom it is for: it wakes.
+// answered is what P's kernel says for a sandbox that is away, as that would say it itself. Fragments wake: all of a packet's
+// are to meet in the sandbox, and of most nobody can tell what they are for.
 func (r *ruleset) answered(g Gate) (rules []rule) {
 	if g.Ports != nil {
-		rules = append(rules, when(refusesTCP, opening(), notToPort(r.ports), leave()))
+		rules = append(rules, when(refusesTCP, whole(), opening(), notToPort(r.ports), leave()))
 	}
 	if g.Datagrams != nil {
-		rules = append(rules, when(refusesUDP, protocol(unix.IPPROTO_UDP), notToPort(r.datagrams), leave()))
+		rules = append(rules, when(refusesUDP, whole(), protocol(unix.IPPROTO_UDP), notToPort(r.datagrams), leave()))
 	}
-	return append(rules, when("P answers echo", icmpType(icmpEchoRequest), leave()))
+	return append(rules, when("P answers echo", whole(), icmpType(icmpEchoRequest), leave()))
 }
 
 const (
