@@ -289,7 +289,12 @@ func TestRunscGoesByThePathsMTU(t *testing.T) {
 					do(t, handle(t, w.client))
 				}
 			}
-			echoesMuch(t, c)
+			tooLong := func() int { return inside(t, w.pod, func() (int, error) { return snmp("Ip:", "FragFails") }) }
+			before := tooLong()
+			eventually(t, "P finds packets too long", func() bool {
+				echoesMuch(t, c)
+				return tooLong() > before
+			})
 			must(t, l.Disconnect(t.Context()))
 			must(t, l.SetGate(t.Context(), parked))
 			must(t, l.Quiet(t.Context(), 20*time.Millisecond))
@@ -306,5 +311,5 @@ func TestRunscGoesByThePathsMTU(t *testing.T) {
 
 func echoesMuch(t *testing.T, c net.Conn) {
 	t.Helper()
-	must(t, say(c, strings.Repeat("long ", 20<<10), 20*time.Second))
+	must(t, say(c, strings.Repeat("long ", 4<<10), 20*time.Second))
 }
