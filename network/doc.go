@@ -17,7 +17,7 @@
 //
 // In both, P's kernel answers ICMP echo, and refuses closed ports, TCP's with a
 // reset and UDP's with port unreachable, as the sandbox would; ports that are not
-// known are not refused. And both include the cut: nothing that comes from hib0
+// known are not refused, and of gVisor's sandboxes UDP's never are. And both include the cut: nothing that comes from hib0
 // passes, and P keeps its other ICMP unreachables to itself.
 //
 // A packet that goes to hib0 needs a neighbour there. [Link.Connect] sets it,

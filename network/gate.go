@@ -44,6 +44,7 @@ func parsePosition(s string) (Position, bool) {
 // Gate is a position, and the ports that the workload has open: P refuses the
 // others for it while it is away, and holds those of TCP. A list that is nil is
 // not known, and then nothing is refused by it. Lists are sorted when read back.
+// Of gVisor's sandboxes the ports of UDP can't be known: it doesn't list IPv6's.
 type Gate struct {
 	Position  Position
 	Ports     []uint16 // TCP's that it listens on

@@ -14,16 +14,19 @@ import (
 	"github.com/hibernate-runtime/hibernate/integration/harness"
 )
 
-// datagrams echoes on UDP port 5300, and on 5301 for the first who comes only. It listens on TCP port 8000.
+// datagrams echoes on UDP port 5300, on 5301 for the first who comes only, and on 5302 with a socket of IPv6. It listens on
+// TCP port 8000.
 const datagrams = `
 import select, socket
 listener = socket.create_server(("", 8000))
 many, one = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2)]
 many.bind(("", 5300))
 one.bind(("", 5301))
+six = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+six.bind(("::", 5302))
 known = False
 while True:
-    for s in select.select([many, one, listener], [], [])[0]:
+    for s in select.select([many, one, six, listener], [], [])[0]:
         if s is listener:
             s.accept()[0].close()
             continue
@@ -37,7 +40,7 @@ while True:
 // unused is a port that nobody in the container has.
 const unused = "9999"
 
-// Closed ports and echo are answered for a sleeper, as it answers awake; datagrams to what it has bound wake it.
+// Closed ports of TCP and echo are answered for a sleeper, as it answers awake; datagrams wake it.
 func TestClosedPorts(t *testing.T) {
 	for gate, daemon := range map[string]bool{"held": true, "parked": false} {
 		t.Run(gate, func(t *testing.T) {
@@ -78,9 +81,10 @@ func closedPorts(t *testing.T, w *harness.World, gate string) {
 	if err := w.WaitPort(ctx, net.JoinHostPort(ip, "8000")); err != nil {
 		t.Fatal(err)
 	}
-	many, one := datagramsTo(t, w, ip, "5300"), datagramsTo(t, w, ip, "5301")
+	many, one, six := datagramsTo(t, w, ip, "5300"), datagramsTo(t, w, ip, "5301"), datagramsTo(t, w, ip, "5302")
 	echoed(t, many)
 	echoed(t, one)
+	echoed(t, six)
 	awake := answers(ctx, w, ip)
 	for question, answer := range awake {
 		if answer != "refused" && answer != "answered" {
@@ -88,7 +92,7 @@ func closedPorts(t *testing.T, w *harness.World, gate string) {
 		}
 	}
 	s := &server{program: program{image: id}, world: w, id: id, http: w.HTTP()}
-	for i, bound := range []net.Conn{many, one} {
+	for i, bound := range []net.Conn{many, one, six} {
 		sleep(t, s)
 		for question, answer := range answers(ctx, w, ip) {
 			if answer != awake[question] {
@@ -134,9 +138,8 @@ func answers(ctx context.Context, w *harness.World, ip string) map[string]string
 	out := map[string]string{}
 	for from, dial := range map[string]func(context.Context, string, string) (net.Conn, error){"another host": w.Dial, "the node": w.DialNode} {
 		for question, q := range map[string]struct{ network, address, say string }{
-			"connect":  {"tcp", net.JoinHostPort(ip, unused), ""},
-			"datagram": {"udp", net.JoinHostPort(ip, unused), "anybody there"},
-			"echo":     {"ip4:icmp", ip, "\x08\x00\xb5\xbc\x42\x42\x00\x01"},
+			"connect": {"tcp", net.JoinHostPort(ip, unused), ""},
+			"echo":    {"ip4:icmp", ip, "\x08\x00\xb5\xbc\x42\x42\x00\x01"},
 		} {
 			c, err := dial(ctx, q.network, q.address)
 			if err == nil && q.say != "" {

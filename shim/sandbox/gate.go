@@ -47,11 +47,6 @@ func (w *Workload) closeGate(ctx context.Context, ports []uint16) error {
 }
 
 func (w *Workload) setGate(ctx context.Context, g network.Gate) error {
-	if g.Position != network.GateOpen {
-		w.mu.Lock()
-		g.Datagrams = w.datagrams
-		w.mu.Unlock()
-	}
 	if err := w.link.SetGate(ctx, g); err != nil {
 		return fmt.Errorf("gate %v: %w", g.Position, err)
 	}

@@ -243,7 +243,7 @@ func (w *Workload) findSockets(ctx context.Context) ([]network.Flow, error) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.ports, w.datagrams = found.ports, found.datagrams
+	w.ports = found.ports
 	return found.flows, nil
 }
 

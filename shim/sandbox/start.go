@@ -125,7 +125,7 @@ func (w *Workload) joinNetwork(ctx context.Context) error {
 	w.link, w.attachment = link, attachment
 	w.gateMu.Unlock()
 	w.mu.Lock()
-	w.gate, w.datagrams = gate.Position.String(), gate.Datagrams
+	w.gate = gate.Position.String()
 	w.mu.Unlock()
 	return w.saveState()
 }

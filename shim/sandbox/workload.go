@@ -80,7 +80,6 @@ type Workload struct {
 	resumed       chan struct{} // closed when a sleeper that a user paused is resumed; nil when there is none
 	knocked       bool          // a packet came for such a one
 	ports         []uint16      // of TCP, that it listens on; nil while they are not known
-	datagrams     []uint16      // of UDP, likewise
 	gate          string
 	cut           cut
 	leases        map[string]time.Time
