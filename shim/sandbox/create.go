@@ -117,7 +117,7 @@ func (w *Workload) makePlaces(_ context.Context, _ CreateRequest, u *undo.Stack)
 		return fmt.Errorf("runsc's root: %w", err)
 	}
 	u.Push("runsc's root", func(context.Context) error { return w.runsc.RemoveRoot() })
-	w.gatherFacts()
+	u.Push("facts of runsc", w.gatherFacts())
 	return w.config.Save(w.places.settings())
 }
 

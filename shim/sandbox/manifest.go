@@ -27,12 +27,13 @@ type facts struct {
 	err      error
 }
 
-// gatherFacts begins to learn about runsc and the CPU.
-func (w *Workload) gatherFacts() {
+// gatherFacts begins to learn about runsc and the CPU. stop ends that early; afterwards nothing writes to the workload's
+// places any more.
+func (w *Workload) gatherFacts() (stop func(context.Context) error) {
+	ctx, cancel := context.WithTimeout(context.Background(), versionTimeout)
 	w.facts.done = make(chan struct{})
 	go func() {
 		defer close(w.facts.done)
-		ctx, cancel := context.WithTimeout(context.Background(), versionTimeout)
 		defer cancel()
 		var g errgroup.Group
 		var failed [3]error
@@ -42,6 +43,15 @@ func (w *Workload) gatherFacts() {
 		_ = g.Wait()
 		w.facts.err = errors.Join(failed[:]...)
 	}()
+	return func(late context.Context) error {
+		cancel()
+		select {
+		case <-w.facts.done:
+			return nil
+		case <-late.Done():
+			return context.Cause(late)
+		}
+	}
 }
 
 // known waits for the facts, of the binary that is there now.
