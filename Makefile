@@ -85,7 +85,7 @@ staticcheck: ## staticcheck
 	@$(TOOLS)/staticcheck ./...
 
 unit: tools ## Tests that need no root
-	@go test -p $(JOBS) -timeout 5m $(UNIT)
+	@sh tools/gotest.sh -together -p $(JOBS) -timeout 5m -- $(UNIT)
 	@cd integration/images && go test ./...
 
 root: tools ## Tests of single packages with the kernel and real runsc (root)

@@ -1,5 +1,6 @@
 #!/bin/sh
-# gotest.sh FLAGS… -- PACKAGES…: go test of one package after the other, since they start real programs.
+# gotest.sh [-together] FLAGS… -- PACKAGES…: go test of one package after the other, since they start real programs; with
+# -together, of all in one run.
 #
 # With HIBERNATE_AGAIN=1 a package that fails is run once more, and told as flaky when it passes then: on machines that
 # others use too a test of real programs may be late once. It is told so that somebody looks. A package that is given as
@@ -7,21 +8,27 @@
 run() {
 	case $1 in
 	./*) (cd "$1" && go test $flags) ;;
-	*) go test $flags "$1" ;;
+	*) go test $flags $1 ;; # split: with -together it is the whole list
 	esac
 }
 
 flags=
+together=
+if [ "$1" = -together ]; then
+	together=1
+	shift
+fi
 while [ $# -gt 0 ] && [ "$1" != -- ]; do
 	flags="$flags $1"
 	shift
 done
 shift
+[ -z "$together" ] || set -- "$*"
 code=0
 for package in "$@"; do
 	run "$package" && continue
 	if [ "${HIBERNATE_AGAIN:-}" = 1 ] && run "$package"; then
-		echo "== FLAKY: $package failed, and passed when run again"
+		echo "== FLAKY: ${together:+some of }$package failed, and passed when run again"
 		continue
 	fi
 	code=1
