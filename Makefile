@@ -25,7 +25,7 @@ E2E  = $(filter-out %/conformance %/faults %/client,$(shell $(LIST) | awk '$$1 =
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build tools images protos deps test check fmt vet staticcheck unit root test-conformance test-faults full-faults test-client e2e shimtest race full-moment full-network demo bench short-bench bench-shim install clean
+.PHONY: help build tools images protos deps test check fmt vet staticcheck unit root test-conformance test-faults full-faults test-client e2e shimtest race full-moment full-network demo bench short-bench bench-shim bench-network install clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,6 +49,10 @@ short-bench: deps tools images build ## The same with fewer runs and sizes: four
 
 bench-shim: deps tools images build ## Measure the shim and write .bench/bench-shim.jsonl: two minutes (root)
 	@go run ./integration/bench -shim
+
+# In parts: BENCH_PARTS='path|held'; BENCH_PARTS=flat, …
+bench-network: deps tools images build ## Measure the network and the wake proxy and write .bench/bench-network.jsonl: ten minutes (root)
+	@go run ./integration/bench -network -only '$(BENCH_PARTS)'
 
 build: ## Build the programs into bin/
 	@mkdir -p bin

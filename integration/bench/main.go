@@ -7,7 +7,7 @@
 //
 // A *figure* is a named value with its unit and, mostly, a goal. All are printed, and written to .bench/bench.jsonl. A
 // missed goal is told and is no failure; a figure that could not be measured is. With -shim it is the shim by itself that
-// is measured, into .bench/bench-shim.jsonl.
+// is measured, into .bench/bench-shim.jsonl; with -network the network and the wake proxy, into .bench/bench-network.jsonl.
 package main
 
 import (
@@ -30,8 +30,12 @@ func main() {
 	only := flag.String("only", "", "measure only the parts that this regular expression matches")
 	sizes := flag.String("sizes", "", "other heaps, in MiB, as 16,128")
 	shim := flag.Bool("shim", false, "measure the shim by itself, and write bench-shim.jsonl")
+	network := flag.Bool("network", false, "measure the network and the wake proxy, and write bench-network.jsonl")
 	rounds := flag.Int("rounds", 0, "other number of rounds with each heap")
 	flag.Parse()
+	if target := os.Getenv(crowdEnv); target != "" {
+		os.Exit(beCrowd(target))
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	p := full
@@ -40,7 +44,14 @@ func main() {
 	}
 	err := p.change(*sizes, *rounds)
 	if err == nil {
-		err = run(ctx, p, *only, *shim)
+		set := sleepSet
+		switch {
+		case *network:
+			set = networkSet
+		case *shim:
+			set = shimSet
+		}
+		err = run(ctx, p, *only, set)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench: FAILED:", err)
@@ -54,7 +65,13 @@ type part struct {
 	measure func(context.Context, *bench) error
 }
 
-var sleepParts = []part{
+// A set is the parts whose figures go into one file.
+type set struct {
+	file  string
+	parts []part
+}
+
+var sleepSet = set{"bench.jsonl", []part{
 	{"asleep", measureAsleep},
 	{"wake", measureWakes},
 	{"cold", measureColdStart},
@@ -62,13 +79,23 @@ var sleepParts = []part{
 	{"four", measureFour},
 	{"cycles", measureCycles},
 	{"steady", measureSteady},
-}
+}}
 
-var shimParts = []part{
+var shimSet = set{"bench-shim.jsonl", []part{
 	{"answers", measureAnswers},
 	{"true", measureTrue},
 	{"memory", measureShimMemory},
-}
+}}
+
+var networkSet = set{"bench-network.jsonl", []part{
+	{"path", measurePath},
+	{"held", measureHeld},
+	{"flat", measureFlat},
+	{"crowd", measureCrowd},
+	{"keepalive", measureKeepAlive},
+	{"established", measureEstablished},
+	{"kills", measureKills},
+}}
 
 // bench is one run: where it runs, how much is measured, and what came out.
 type bench struct {
@@ -78,7 +105,7 @@ type bench struct {
 	report
 }
 
-func run(ctx context.Context, p plan, only string, shim bool) (err error) {
+func run(ctx context.Context, p plan, only string, set set) (err error) {
 	chosen, err := regexp.Compile(only)
 	if err != nil {
 		return fmt.Errorf("-only: %w", err)
@@ -88,12 +115,9 @@ func run(ctx context.Context, p plan, only string, shim bool) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.Close()) }()
-	b, parts := &bench{world: w, plan: p, file: "bench.jsonl"}, sleepParts
-	if shim {
-		b.file, parts = "bench-shim.jsonl", shimParts
-	}
+	b := &bench{world: w, plan: p, file: set.file}
 	var failed []error
-	for _, part := range parts {
+	for _, part := range set.parts {
 		if ctx.Err() != nil || !chosen.MatchString(part.name) {
 			continue
 		}

@@ -7,50 +7,69 @@ import (
 	"time"
 )
 
-// measureSteady compares the path to a container that is awake: behind the inner link, and with mode off. The two take
-// turns, and the figures are medians of the pairs' ratios.
-func measureSteady(ctx context.Context, b *bench) (err error) {
-	link, err := newOurs(ctx, b, "linked", 0, nil)
+// measureSteady compares the path to a container that is awake: behind the inner link, and with mode off.
+func measureSteady(ctx context.Context, b *bench) error {
+	c, err := compareSteady(ctx, b)
 	if err != nil {
 		return err
+	}
+	n := b.plan.pairs
+	b.add("steady_throughput_ratio", c.ratios.throughput.median(), "ratio", ">= 0.90", n)
+	b.add("steady_rps_ratio", c.ratios.rate.median(), "ratio", ">= 0.90", n)
+	b.add("steady_p99_ratio", c.ratios.p99.median(), "ratio", "<= 1.25", n)
+	b.add("steady_connections_ratio", c.ratios.opened.median(), "ratio", ">= 0.90", n)
+	c.tell(b, "steady")
+	return nil
+}
+
+// comparison is what both ways of a container that is awake had, and the pairs' ratios.
+type comparison struct{ linked, direct, ratios steadySamples }
+
+// compareSteady has a container behind the inner link and one with mode off take turns.
+func compareSteady(ctx context.Context, b *bench) (c comparison, err error) {
+	link, err := newOurs(ctx, b, "linked", 0, nil)
+	if err != nil {
+		return c, err
 	}
 	defer func() { err = errors.Join(err, link.close()) }()
 	off, err := newOurs(ctx, b, "off", 0, map[string]string{"mode": "off"})
 	if err != nil {
-		return err
+		return c, err
 	}
 	defer func() { err = errors.Join(err, off.close()) }()
-	for _, o := range []*ours{link, off} { // warm both up
+	sides := []*ours{link, off}
+	for _, o := range sides { // warm both up
 		if _, err := o.load(ctx, quick); err != nil {
-			return err
+			return c, err
 		}
 	}
-	var linked, direct, ratios steadySamples
 	for i := range b.plan.pairs {
-		sides := []*ours{link, off}
 		var got [2]steady
 		for k := range sides {
 			side := (i + k) % 2
 			if got[side], err = sides[side].load(ctx, b.plan); err != nil {
-				return err
+				return c, err
 			}
 		}
-		linked.add(got[0])
-		direct.add(got[1])
-		ratios.add(got[0].over(got[1]))
+		c.linked.add(got[0])
+		c.direct.add(got[1])
+		c.ratios.add(got[0].over(got[1]))
 	}
-	n := b.plan.pairs
-	b.add("steady_throughput_ratio", ratios.throughput.median(), "ratio", ">= 0.90", n)
-	b.add("steady_rps_ratio", ratios.rate.median(), "ratio", ">= 0.90", n)
-	b.add("steady_p99_ratio", ratios.p99.median(), "ratio", "<= 1.25", n)
-	b.add("steady_connections_ratio", ratios.opened.median(), "ratio", ">= 0.90", n)
-	for name, s := range map[string]steadySamples{"linked": linked, "off": direct} {
-		b.add("steady_throughput/"+name, s.throughput.median(), "MiB/s", "", n)
-		b.add("steady_rps/"+name, s.rate.median(), "1/s", "", n)
-		b.add("steady_p99_ms/"+name, s.p99.median(), "ms", "", n)
-		b.add("steady_connections/"+name, s.opened.median(), "1/s", "", n)
+	return c, nil
+}
+
+// tell adds the values that the ratios are of.
+func (c comparison) tell(b *bench, prefix string) {
+	for _, side := range []struct {
+		name string
+		of   steadySamples
+	}{{"linked", c.linked}, {"off", c.direct}} {
+		n := len(side.of.rate)
+		b.add(prefix+"_throughput/"+side.name, side.of.throughput.median(), "MiB/s", "", n)
+		b.add(prefix+"_rps/"+side.name, side.of.rate.median(), "1/s", "", n)
+		b.add(prefix+"_p99_ms/"+side.name, side.of.p99.median(), "ms", "", n)
+		b.add(prefix+"_connections/"+side.name, side.of.opened.median(), "1/s", "", n)
 	}
-	return nil
 }
 
 // steady is what one load measured: MiB/s, requests per second, their 99th percentile in milliseconds, and new
