@@ -13,6 +13,9 @@ type Attachment struct {
 	Addresses    []netip.Prefix `json:"addresses"` // global ones, both families
 	Routes       []Route        `json:"routes,omitempty"`
 	PortMappings []PortMapping  `json:"portMappings,omitempty"` // best effort
+
+	// Inside is what the sandbox has for an address of the pod's (the key), where that is another; see Follow.
+	Inside map[netip.Addr]netip.Addr `json:"inside,omitempty"`
 }
 
 // Route is a route of P's main table through the attachment's interface.

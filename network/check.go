@@ -24,17 +24,17 @@ type stage struct {
 
 // stages are those that need no sandbox.
 func (l *Link) stages(ctx context.Context) []stage {
-	return []stage{
+	return append([]stage{
 		{"link", l.checkLink, l.repairLink},
 		{"inner", func() error { return l.checkInner(ctx) }, func() error { return l.repairInner(ctx) }},
 		{"route", l.checkRoutes, l.repairRoutes},
 		{"policy", l.checkPolicy, l.repairPolicy},
 		{"fast path", func() error { return l.checkFast(ctx) }, l.repairFast},
-	}
+	}, l.translateStage(ctx)...)
 }
 
 // Check climbs the ladder: link, inner, route, neighbour, gate, policy, fast
-// path, netstack, accepts. Each rung that is not well is repaired, and looked at
+// path, translation (where the sandbox has another address than the pod), netstack, accepts. Each rung that is not well is repaired, and looked at
 // again. It is meant for a sandbox that runs, after Connect; the gate may be in
 // any position. ports are those that were listening: one that accepts is
 // enough, and the workload doesn't see the half-open connection that asks.
@@ -58,8 +58,9 @@ func (l *Link) rungs(ctx context.Context, connected bool) []stage {
 	if connected {
 		rungs = append(rungs, stage{"neighbour", l.checkNeighbour, func() error { return l.Connect(ctx) }})
 	}
-	return append(rungs,
-		stage{"gate", func() error { return l.checkTables(ctx) }, func() error { return l.repairTables(ctx) }}, s[3], s[4])
+	rungs = append(rungs,
+		stage{"gate", func() error { return l.checkTables(ctx) }, func() error { return l.repairTables(ctx) }})
+	return append(rungs, s[3:]...)
 }
 
 func climbAll(stages []stage) []Rung {
@@ -91,9 +92,9 @@ func climb(s stage) Rung {
 }
 
 func (l *Link) checkTables(ctx context.Context) error {
-	return errors.Join(l.checkGate(ctx), l.checkDeaf(ctx))
+	return errors.Join(l.checkGate(ctx), l.checkDeaf(ctx), l.checkLocal(ctx))
 }
 
 func (l *Link) repairTables(ctx context.Context) error {
-	return errors.Join(l.setGateAgain(ctx), l.deafen(ctx))
+	return errors.Join(l.setGateAgain(ctx), l.deafen(ctx), l.writeLocal(ctx))
 }

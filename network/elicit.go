@@ -32,20 +32,12 @@ func question(f Flow) keepalive.Segment {
 // elicit asks the sandbox over the wire, since there is no neighbour any more, and hears what it says before the gate
 // drops it. Connections that don't answer are not known, and no error.
 func (l *Link) elicit(ctx context.Context, flows []Flow) (*keepalive.Table, error) {
-	table := &keepalive.Table{}
 	if len(flows) == 0 {
-		return table, nil
+		return &keepalive.Table{}, nil
 	}
-	outer, inner, err := l.ends()
+	e, err := l.openElicitor()
 	if err != nil {
 		return nil, err
-	}
-	if outer == nil || inner == nil {
-		return nil, errors.New("the link is missing")
-	}
-	e := &elicitor{to: inner.Attrs().HardwareAddr, from: outer.Attrs().HardwareAddr, table: table}
-	if err := enter(l.pod.ns, func() (err error) { e.wire, err = openWire(outer.Attrs().Index); return err }); err != nil {
-		return nil, fmt.Errorf("ask the sandbox: %w", err)
 	}
 	defer l.keeperGone.Go(func() { e.wire.Close() }) // the kernel takes ten milliseconds for it
 	for ; len(flows) > 0; flows = flows[min(len(flows), elicitAtOnce):] {
@@ -53,7 +45,22 @@ func (l *Link) elicit(ctx context.Context, flows []Flow) (*keepalive.Table, erro
 			return nil, fmt.Errorf("ask the sandbox: %w", err)
 		}
 	}
-	return table, nil
+	return e.table, nil
+}
+
+func (l *Link) openElicitor() (*elicitor, error) {
+	outer, inner, err := l.ends()
+	if err != nil {
+		return nil, err
+	}
+	if outer == nil || inner == nil {
+		return nil, errors.New("the link is missing")
+	}
+	e := &elicitor{to: inner.Attrs().HardwareAddr, from: outer.Attrs().HardwareAddr, table: &keepalive.Table{}}
+	if err := enter(l.pod.ns, func() (err error) { e.wire, err = openWire(outer.Attrs().Index); return err }); err != nil {
+		return nil, fmt.Errorf("ask the sandbox: %w", err)
+	}
+	return e, nil
 }
 
 type elicitor struct {
@@ -89,9 +96,11 @@ func (e *elicitor) askAll(ctx context.Context, flows []Flow) error {
 	return nil
 }
 
-func (e *elicitor) ask(f Flow) error {
+func (e *elicitor) ask(f Flow) error { return e.send(question(f)) }
+
+func (e *elicitor) send(s keepalive.Segment) error {
 	frame := append(append(append([]byte(nil), e.to...), e.from...), 0x08, 0x00) // ETH_P_IP
-	_, err := e.wire.Write(append(frame, question(f).Packet()...))
+	_, err := e.wire.Write(append(frame, s.Packet()...))
 	return err
 }
 

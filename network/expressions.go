@@ -25,6 +25,7 @@ type chain struct {
 	hook     *nftables.ChainHook
 	priority *nftables.ChainPriority
 	policy   nftables.ChainPolicy
+	device   string // of family netdev's
 	rules    []rule
 }
 
@@ -38,6 +39,7 @@ func (c chain) in(t *nftables.Table) *nftables.Chain {
 	if c.hook != nil {
 		policy := c.policy
 		out.Type, out.Hooknum, out.Priority, out.Policy = cmp.Or(c.kind, nftables.ChainTypeFilter), c.hook, c.priority, &policy
+		out.Device = c.device
 	}
 	return out
 }

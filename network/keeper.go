@@ -101,7 +101,7 @@ const mostConnections = 8192
 func (l *Link) carried(flows []Flow) []Flow {
 	var list []Flow
 	for _, f := range flows {
-		f.Own = netip.AddrPortFrom(f.Own.Addr().Unmap(), f.Own.Port())
+		f.Own = netip.AddrPortFrom(l.attachment.outside(f.Own.Addr().Unmap()), f.Own.Port())
 		f.Peer = netip.AddrPortFrom(f.Peer.Addr().Unmap(), f.Peer.Port())
 		if f.Own.Addr().Is4() && f.Peer.Addr().Is4() && l.attachment.has(f.Own.Addr()) && len(list) < mostConnections {
 			list = append(list, f)

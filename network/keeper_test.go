@@ -147,7 +147,7 @@ func listen(t *testing.T, w *world) *ear {
 func (e *ear) hear(s keepalive.Segment) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if s.From.Addr() == podAddr {
+	if a := s.From.Addr(); a == podAddr || a == movedAddr {
 		e.in[s.To] = append(e.in[s.To], s)
 	} else {
 		e.out[s.From] = append(e.out[s.From], s)

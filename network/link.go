@@ -58,6 +58,8 @@ func Open(ctx context.Context, o Options) (*Link, error) {
 		l.fast.refused = "switched off"
 	case o.Attachment.MAC == "":
 		l.fast.refused = "the pod's interface has no Ethernet frames"
+	case o.Attachment.Translated():
+		l.fast.refused = o.Attachment.whyTranslated()
 	}
 	err := l.open(ctx, o)
 	if err != nil {

@@ -36,7 +36,7 @@ func (l *Link) PrepareInner(ctx context.Context) error {
 		return fmt.Errorf("prepare I: %w", err)
 	}
 	for _, a := range l.attachment.ipv4() {
-		if err := l.inner.route.AddrReplace(inner, &netlink.Addr{IPNet: host(a)}); err != nil {
+		if err := l.inner.route.AddrReplace(inner, &netlink.Addr{IPNet: host(l.attachment.inside(a))}); err != nil {
 			return fmt.Errorf("prepare I: address %s: %w", a, err)
 		}
 	}

@@ -39,6 +39,7 @@ func Remove(ctx context.Context, o Options) error {
 func undo(ctx context.Context, pod *side) error {
 	errs := []error{
 		removeTables(ctx, pod),
+		removeLocal(ctx, pod),
 		restoreSettings(pod),
 		restoreRules(pod),
 	}
@@ -61,7 +62,13 @@ func removeTables(ctx context.Context, pod *side) error {
 			c.AddTable(t) // so that deleting it can't fail
 			c.DelTable(t)
 		}
-		if err := c.Flush(); err != nil {
+		list, err := c.ListTablesOfFamily(nftables.TableFamilyNetdev) // which not all kernels have
+		for _, t := range list {
+			if t.Name == tableName {
+				c.DelTable(t)
+			}
+		}
+		if err := errors.Join(err, c.Flush()); err != nil {
 			return fmt.Errorf("delete nft tables: %w", err)
 		}
 		return nil
