@@ -2,7 +2,8 @@
 // has: memory with a checksum, a counter, open and unlinked files with their offsets, shared mappings, written files, open
 // connections, and the count and checksum of every byte that came in.
 //
-// Ports: HTTP on 8080 (see routes), a line echo on 7000, a server that speaks first on 7001, UDP echo on 7002.
+// Ports: HTTP on 8080 (see routes), a line echo on 7000, a server that speaks first on 7001, UDP echo on 7002. Where asked for:
+// the same HTTP behind TLS (-tls), and a server that ends connections as its clients say (-manners).
 // Answers are plain text or JSON; an error is status 400 or 500 with its text. TESTSERVER_MIB, or -mib, is memory filled
 // with random bytes before the ports open.
 package main
@@ -24,6 +25,8 @@ func main() {
 	flag.StringVar(&a.echo, "echo", ":7000", "line echo, TCP")
 	flag.StringVar(&a.greet, "greet", ":7001", "TCP, the server speaks first")
 	flag.StringVar(&a.udp, "udp", ":7002", "echo, UDP")
+	flag.StringVar(&a.tls, "tls", "", "HTTP/1 and HTTP/2 behind TLS, with a certificate of its own; none when empty")
+	flag.StringVar(&a.manners, "manners", "", "TCP, see manners; none when empty")
 	flag.Parse()
 
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)

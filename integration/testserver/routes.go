@@ -28,6 +28,9 @@ import (
 //	/bytes?n=               n bytes
 //	/upload                 the body's length and checksum
 //	/echo/total             what came in on the line echo: bytes in all, and by connection with checksums
+//	/manners?peer=          how that connection to the port of manners has ended: its bytes, checksum, and eof, reset or open
+//	/manners/read           has the deaf connections read
+//	/talk                   answers each line of the body with the same line, at once (HTTP/2)
 //	/env, /remote           the environment; the caller's address as seen here
 //	/log?line=              prints a line to standard output; to=stderr to standard error
 //	/exit?code=             ends the process
@@ -50,12 +53,15 @@ func (s *server) routes() http.Handler {
 		"/sha256":        sumPath,
 		"/upload":        upload,
 		"/echo/total":    s.echo.handle,
+		"/manners":       s.manners.handle,
+		"/manners/read":  s.manners.listen,
 		"/log":           logLine,
 		"/exit":          exit,
 	} {
 		mux.Handle(pattern, h)
 	}
 	mux.HandleFunc("/bytes", stream)
+	mux.HandleFunc("/talk", talk)
 	return mux
 }
 

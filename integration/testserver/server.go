@@ -8,10 +8,12 @@ import (
 	"sync"
 )
 
-type addresses struct{ http, echo, greet, udp string }
+// addresses are where it listens; tls and manners may be empty, for nowhere.
+type addresses struct{ http, echo, greet, udp, tls, manners string }
 
 type listeners struct {
 	http, echo, greet net.Listener
+	tls, manners      net.Listener // nil where not wanted
 	udp               net.PacketConn
 }
 
@@ -20,6 +22,11 @@ func (l listeners) close() {
 	l.echo.Close()
 	l.greet.Close()
 	l.udp.Close()
+	for _, wanted := range []net.Listener{l.tls, l.manners} {
+		if wanted != nil {
+			wanted.Close()
+		}
+	}
 }
 
 // listen opens all ports, or none.
@@ -35,7 +42,10 @@ func listen(a addresses) (l listeners, err error) {
 	for _, p := range []struct {
 		at string
 		ln *net.Listener
-	}{{a.http, &l.http}, {a.echo, &l.echo}, {a.greet, &l.greet}} {
+	}{{a.http, &l.http}, {a.echo, &l.echo}, {a.greet, &l.greet}, {a.tls, &l.tls}, {a.manners, &l.manners}} {
+		if p.at == "" {
+			continue
+		}
 		if *p.ln, err = net.Listen("tcp", p.at); err != nil {
 			return l, err
 		}
@@ -52,6 +62,7 @@ type server struct {
 	files   files
 	maps    mappings
 	echo    echo
+	manners manners
 }
 
 func newServer() *server {
@@ -64,11 +75,22 @@ func newServer() *server {
 
 // serve answers on all listeners until ctx ends, and closes them.
 func (s *server) serve(ctx context.Context, l listeners) error {
-	web := &http.Server{Handler: s.routes()}
+	web := &http.Server{Handler: s.routes(), Protocols: protocols()}
 	var wg sync.WaitGroup
 	wg.Go(func() { s.echo.serve(l.echo) })
 	wg.Go(func() { greet(l.greet) })
 	wg.Go(func() { echoPackets(l.udp) })
+	if l.manners != nil {
+		wg.Go(func() { s.manners.serve(l.manners) })
+	}
+	if l.tls != nil {
+		config, err := selfSigned()
+		if err != nil {
+			return err
+		}
+		web.TLSConfig = config
+		wg.Go(func() { web.ServeTLS(l.tls, "", "") })
+	}
 	stop := context.AfterFunc(ctx, func() {
 		l.close()
 		web.Close()

@@ -27,7 +27,7 @@ func start(t *testing.T) client {
 	t.Helper()
 	t.Setenv("TMPDIR", t.TempDir())
 	const free = "127.0.0.1:0"
-	l, err := listen(addresses{free, free, free, free})
+	l, err := listen(addresses{free, free, free, free, free, free})
 	if err != nil {
 		t.Fatal(err)
 	}
