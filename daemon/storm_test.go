@@ -125,7 +125,8 @@ func TestStorm(t *testing.T) {
 		t.Errorf("%d MiB were taken, of %d", w.most/mib, (w.total-spare)/mib)
 	}
 	for i := range quiet {
-		if place := slices.Index(w.order, fmt.Sprintf("quiet/%d", i)); place > wakes+2*quiet+2 {
+		// They are admitted among the first ten (admission's TestFairness); when each then begins is the scheduler's.
+		if place := slices.Index(w.order, fmt.Sprintf("quiet/%d", i)); place > storm/4 {
 			t.Errorf("quiet/%d was number %d to wake", i, place)
 		}
 	}

@@ -2,8 +2,10 @@ package admission
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -18,10 +20,16 @@ type model struct {
 	now    time.Time
 	total  uint64               // memory of the node
 	awake  map[node.Key]uint64  // what is taken
-	waking map[node.Key]uint64  // what will be
+	waking map[node.Key]wake    // what will be
 	wait   []*ticket            // in the order of coming
 	held   map[*ticket]struct{} // granted, not given back
 	served map[string]int       // grants by namespace while all of them waited
+}
+
+// wake is one that is under way.
+type wake struct {
+	need  uint64
+	began time.Time
 }
 
 // TestModel: whatever comes in whatever order, no more wakes are granted at once than there may be, the memory is never
@@ -30,7 +38,7 @@ func TestModel(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 4))
 		m := &model{
-			t: t, rand: r, now: epoch, total: 1000, awake: map[node.Key]uint64{}, waking: map[node.Key]uint64{},
+			t: t, rand: r, now: epoch, total: 1000, awake: map[node.Key]uint64{}, waking: map[node.Key]wake{},
 			held: map[*ticket]struct{}{}, served: map[string]int{},
 			core: newCore(Limits{Wakes: 1 + r.IntN(4), Queue: 5 + r.IntN(40), Spare: uint64(r.IntN(100))}),
 		}
@@ -65,7 +73,7 @@ func (m *model) random() {
 		}
 		m.wait = append(m.wait, t)
 	case op < 6: // a packet wakes it
-		if m.awake[key] == 0 && m.waking[key] == 0 {
+		if m.awake[key] == 0 && m.waking[key].need == 0 {
 			m.begin(key, 50)
 		}
 	case op < 7: // a client goes
@@ -84,24 +92,37 @@ func (m *model) random() {
 }
 
 func (m *model) begin(key node.Key, need uint64) {
-	m.waking[key] = need
+	m.waking[key] = wake{need, m.now}
 	m.core.state(m.now, key, "waking", need)
 }
 
 // wakeOne ends one wake, and gives back its tickets.
 func (m *model) wakeOne() {
-	for key, need := range m.waking {
-		delete(m.waking, key)
-		m.awake[key] = need
-		m.core.state(m.now, key, "awake", 0)
-		for t := range m.held {
-			if t.key == key {
-				m.core.leave(t)
-				delete(m.held, t)
-			}
-		}
+	if len(m.waking) == 0 {
 		return
 	}
+	keys := slices.SortedFunc(maps.Keys(m.waking), func(a, b node.Key) int { return strings.Compare(a.String(), b.String()) })
+	key := keys[m.rand.IntN(len(keys))] // a seed plays the same each time
+	m.awake[key] = m.waking[key].need
+	delete(m.waking, key)
+	m.core.state(m.now, key, "awake", 0)
+	for t := range m.held {
+		if t.key == key {
+			m.core.leave(t)
+			delete(m.held, t)
+		}
+	}
+}
+
+// load is how many wakes count, and what they need: one of which nothing is heard for long takes no turn from others.
+func (m *model) load() (wakes int, reserved uint64) {
+	for _, w := range m.waking {
+		if m.now.Sub(w.began) < stuckAfter {
+			wakes++
+			reserved += w.need
+		}
+	}
+	return wakes, reserved
 }
 
 func (m *model) available() uint64 {
@@ -136,7 +157,7 @@ func (m *model) settle() {
 			continue
 		}
 		m.held[t] = struct{}{}
-		if m.waking[t.key] != 0 {
+		if m.waking[t.key].need != 0 {
 			continue // it joins
 		}
 		for _, other := range m.wait {
@@ -148,15 +169,12 @@ func (m *model) settle() {
 			}
 		}
 		m.begin(t.key, t.need)
-		var reserved uint64
-		for _, need := range m.waking {
-			reserved += need
-		}
+		wakes, reserved := m.load()
 		if reserved+m.core.limits.Spare > m.available() {
 			m.t.Errorf("%d are promised beside %d, of %d", reserved, m.core.limits.Spare, m.available())
 		}
-		if len(m.waking) > m.core.limits.Wakes {
-			m.t.Errorf("%d wakes at once", len(m.waking))
+		if wakes > m.core.limits.Wakes {
+			m.t.Errorf("%d wakes at once", wakes)
 		}
 	}
 }
