@@ -5,8 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-
-	specs "github.com/opencontainers/runtime-spec/specs-go"
 )
 
 func TestCleanPath(t *testing.T) {
@@ -30,28 +28,6 @@ func TestCleanPath(t *testing.T) {
 		got, err := cleanPath(in)
 		if got != want || (want == "") != errors.Is(err, ErrPath) {
 			t.Errorf("%q gives %q, %v; want %q", in, got, err, want)
-		}
-	}
-}
-
-func TestToUnified(t *testing.T) {
-	res := toUnified(&specs.LinuxResources{
-		CPU:    &specs.LinuxCPU{Quota: ptr[int64](150_000), Shares: ptr[uint64](1024)},
-		Memory: &specs.LinuxMemory{Limit: ptr[int64](100), Swap: ptr[int64](150), Reservation: ptr[int64](50)},
-		Pids:   &specs.LinuxPids{Limit: ptr[int64](7)},
-	})
-	if string(res.CPU.Max) != "150000 100000" || *res.CPU.Weight == 0 {
-		t.Errorf("cpu %+v", res.CPU)
-	}
-	if *res.Memory.Max != 100 || *res.Memory.Swap != 50 || *res.Memory.Low != 50 || res.Pids.Max != 7 {
-		t.Errorf("memory %+v, pids %+v", res.Memory, res.Pids)
-	}
-	for _, mem := range []specs.LinuxMemory{
-		{Swap: ptr[int64](100)},
-		{Swap: ptr[int64](-1), Limit: ptr[int64](100)},
-	} {
-		if got := toUnified(&specs.LinuxResources{Memory: &mem}); got.Memory.Swap != nil {
-			t.Errorf("swap of %+v is %d", mem, *got.Memory.Swap)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -26,8 +27,35 @@ func (u *unified) dir() string { return filepath.Join(u.root, u.path) }
 func (u *unified) dirs() []string { return []string{u.dir()} }
 
 func (u *unified) limit(res *specs.LinuxResources) error {
-	_, err := cgroup2.NewManager(u.root, u.path, toUnified(res))
-	return err
+	if err := os.MkdirAll(u.dir(), 0o755); err != nil {
+		return err
+	}
+	u.enable()
+	return u.apply(res)
+}
+
+// enable has the group have all controllers that the host can give, whether or
+// not there are limits: without them nothing is counted. Those of a directory
+// are given to its children one by one when not all can be, as one of real-time
+// processes can't. What is wanting is told by the limit that needs it.
+func (u *unified) enable() {
+	above := ""
+	for _, name := range strings.Split(strings.Trim(u.path, "/"), "/") {
+		dir := filepath.Join(u.root, above)
+		above = filepath.Join(above, name)
+		data, err := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
+		if err != nil {
+			continue
+		}
+		all := strings.Fields(string(data))
+		control := filepath.Join(dir, "cgroup.subtree_control")
+		if len(all) == 0 || writeFile(control, "+"+strings.Join(all, " +")) == nil {
+			continue
+		}
+		for _, controller := range all {
+			_ = writeFile(control, "+"+controller)
+		}
+	}
 }
 
 func (u *unified) load() (*cgroup2.Manager, error) {
@@ -38,11 +66,10 @@ func (u *unified) load() (*cgroup2.Manager, error) {
 }
 
 func (u *unified) update(res *specs.LinuxResources) error {
-	m, err := u.load()
-	if err != nil {
+	if _, err := u.load(); err != nil {
 		return err
 	}
-	return m.Update(toUnified(res))
+	return u.apply(res)
 }
 
 func (u *unified) add(pid int) error {
@@ -88,23 +115,4 @@ func (u *unified) spawn(cmd *exec.Cmd, start func() error) error {
 	cmd.SysProcAttr.UseCgroupFD = true
 	cmd.SysProcAttr.CgroupFD = int(dir.Fd())
 	return start()
-}
-
-// toUnified translates the spec's v1 terms, and adds what names v2 files
-// itself. A quota without a period has the kernel's default period, and a swap
-// limit without a memory limit is left out, as it has no meaning in v2's terms.
-func toUnified(res *specs.LinuxResources) *cgroup2.Resources {
-	clean := *res
-	if cpu := clean.CPU; cpu != nil && cpu.Quota != nil && cpu.Period == nil {
-		period := uint64(100_000)
-		withPeriod := *cpu
-		withPeriod.Period = &period
-		clean.CPU = &withPeriod
-	}
-	if mem := clean.Memory; mem != nil && mem.Swap != nil && (mem.Limit == nil || *mem.Swap < *mem.Limit) {
-		withoutSwap := *mem
-		withoutSwap.Swap = nil
-		clean.Memory = &withoutSwap
-	}
-	return cgroup2.ToResources(&clean)
 }

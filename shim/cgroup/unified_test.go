@@ -2,14 +2,12 @@ package cgroup
 
 import (
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	stats2 "github.com/containerd/cgroups/v3/cgroup2/stats"
 	"github.com/containerd/typeurl/v2"
-	specs "github.com/opencontainers/runtime-spec/specs-go"
 )
 
 // unifiedFiles are those of a v2 group, as the kernel writes them.
@@ -74,30 +72,6 @@ func must(t *testing.T, f func() (uint64, error)) uint64 {
 		t.Fatal(err)
 	}
 	return n
-}
-
-// Limits are written in v2's terms, and only those that are named.
-func TestUnifiedUpdate(t *testing.T) {
-	files := unifiedFiles()
-	u := fixture(t, files)
-	g := &Group{path: u.path, driver: u}
-	if err := g.Update(&specs.LinuxResources{
-		Memory: &specs.LinuxMemory{Limit: ptr[int64](64 << 20)},
-		CPU:    &specs.LinuxCPU{Quota: ptr[int64](50_000)},
-	}); err != nil {
-		t.Fatal(err)
-	}
-	files["memory.max"], files["cpu.max"] = "67108864", "50000 100000"
-	for name, want := range files {
-		data, err := os.ReadFile(filepath.Join(u.dir(), name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		// A plain file keeps what is longer than what is written over it.
-		if got := strings.TrimSpace(string(data)); !strings.HasPrefix(got, strings.TrimSpace(want)) {
-			t.Errorf("%s is %q, want %q", name, got, want)
-		}
-	}
 }
 
 // A group that is gone has no counters, and says so.
