@@ -19,7 +19,7 @@ const settleFor = 5 * time.Second
 func (s *server) serve(fd int, client netip.AddrPort) {
 	defer s.admit.release()
 	defer s.active.Add(-1)
-	d := Drained{Port: s.listener.port, Client: client}
+	d := Drained{Port: s.listener.meant(fd), Client: client}
 	start := time.Now()
 	d.Dial, d.Err = s.connect(fd, client, start, &d)
 	d.Took = time.Since(start)
@@ -31,7 +31,7 @@ func (s *server) connect(fd int, client netip.AddrPort, start time.Time, d *Drai
 	if err != nil {
 		return 0, err
 	}
-	to, err := s.dial(client)
+	to, err := s.dial(client, d.Port)
 	dial := time.Since(start)
 	if err != nil {
 		s.log.Warn("connection refused: the workload can't be reached", "port", d.Port, "client", client, "error", err)
@@ -50,17 +50,17 @@ func (s *server) connect(fd int, client netip.AddrPort, start time.Time, d *Drai
 
 // dial connects to the workload. Right after a wake its server may need a
 // moment, and it may have fallen asleep again.
-func (s *server) dial(client netip.AddrPort) (*side, error) {
+func (s *server) dial(client netip.AddrPort, port uint16) (*side, error) {
 	ctx, cancel := context.WithTimeout(s.connCtx, s.limits().DialTimeout)
 	defer cancel()
 	refusedUntil := time.Now().Add(s.limits().RefusedFor)
 	pause := backoff{next: 500 * time.Microsecond, last: 100 * time.Millisecond}
 	for {
-		conn, err := s.dialer.Dial(ctx, client, s.listener.port)
+		conn, err := s.dialer.Dial(ctx, client, port)
 		if err == nil {
 			return workloadSide(conn)
 		}
-		err = fmt.Errorf("dial port %d: %w", s.listener.port, err)
+		err = fmt.Errorf("dial port %d: %w", port, err)
 		refused := errors.Is(err, syscall.ECONNREFUSED)
 		if ctx.Err() != nil || refused && !time.Now().Before(refusedUntil) {
 			return nil, err

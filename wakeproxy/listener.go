@@ -127,6 +127,19 @@ func (l *listener) accept() (fd int, client netip.AddrPort, err error) {
 	return fd, addrPort(sa), nil
 }
 
+// meant is the port of the workload that an accepted connection means: the
+// listener's, or the one that it was made to, where the listener has all.
+func (l *listener) meant(fd int) uint16 {
+	if l.port != 0 {
+		return l.port
+	}
+	sa, err := unix.Getsockname(fd)
+	if err != nil { // it is gone already, and refused by the dialer
+		return 0
+	}
+	return addrPort(sa).Port()
+}
+
 // waiting returns how many complete connections the backlog holds.
 func (l *listener) waiting() int {
 	n := 0

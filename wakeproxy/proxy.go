@@ -119,8 +119,10 @@ func New(o Options) *Proxy {
 }
 
 // Serve holds and drains the connections of one listening socket, whose
-// clients mean the given port of the workload. It duplicates ln, which stays
-// the caller's and can be served by others, before, after or at the same time.
+// clients mean the given port of the workload; with port 0 each means the port
+// that it has connected to, as where packets to many ports are redirected to one
+// socket. It duplicates ln, which stays the caller's and can be served by
+// others, before, after or at the same time.
 // The socket becomes non-blocking for all.
 //
 // When ctx ends Serve accepts no more; what is in the backlog stays there

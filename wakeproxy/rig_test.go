@@ -47,10 +47,12 @@ func (w *fakeWaker) Wake(ctx context.Context, reason string) error {
 type fakeDialer struct {
 	addr    string
 	before  func(ctx context.Context) error
-	clients sync.Map // netip.AddrPort of each client → struct{}
+	clients sync.Map      // netip.AddrPort of each client → struct{}
+	port    atomic.Uint32 // dialled last
 }
 
-func (d *fakeDialer) Dial(ctx context.Context, client netip.AddrPort, _ uint16) (net.Conn, error) {
+func (d *fakeDialer) Dial(ctx context.Context, client netip.AddrPort, port uint16) (net.Conn, error) {
+	d.port.Store(uint32(port))
 	d.clients.Store(client, struct{}{})
 	if d.before != nil {
 		if err := d.before(ctx); err != nil {
