@@ -1,12 +1,15 @@
-// Command hibernate-helper is a very small program for two places where a
-// large one would cost too much:
+// Command hibernate-helper is a very small program for places where a large
+// one would cost too much:
 //
 //	hibernate-helper hold    does nothing, for ever: its pid is the task's pid;
 //	                         it says on descriptor 3 when it is settled
 //	hibernate-helper ports   lists the sockets that others can reach, and the
 //	                         connections
+//	hibernate-helper dial F PORT
+//	                         connects standard input and output, a unix socket, to
+//	                         that port of 127.0.0.1 (F is 4) or ::1 (6)
 //
-// ports is run inside a sandbox. It prints one JSON object a line for each TCP
+// The latter two are run inside a sandbox. ports prints one JSON object a line for each TCP
 // socket that listens or is connected and each UDP socket that has a port,
 // loopback left out:
 //
@@ -27,8 +30,12 @@ func main() {
 		if err := ports(); err != "" {
 			fail(err)
 		}
+	case len(args) == 3 && args[0] == "dial":
+		if err := dial(args[1], args[2]); err != "" {
+			fail(err)
+		}
 	default:
-		fail("usage: hibernate-helper hold|ports")
+		fail("usage: hibernate-helper hold|ports|dial F PORT")
 	}
 }
 

@@ -26,6 +26,8 @@ func main() {
 		fmt.Println(os.Args[2])
 	case "listen":
 		listen()
+	case "loopback": // says the end of what each client has said, in capitals, when that has ended
+		loopback()
 	case "sleep":
 		time.Sleep(time.Hour)
 	}
@@ -45,4 +47,32 @@ func listen() {
 	}
 	fmt.Println("listening")
 	time.Sleep(time.Hour)
+}
+
+func loopback() {
+	for _, addr := range []string{"127.0.0.1:7000", "[::1]:7001"} {
+		ln, err := net.Listen("tcp", addr)
+		if err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		go func() {
+			for {
+				c, err := ln.Accept()
+				if err != nil {
+					return
+				}
+				go answer(c)
+			}
+		}()
+	}
+	fmt.Println("listening")
+	time.Sleep(time.Hour)
+}
+
+func answer(c net.Conn) {
+	defer c.Close()
+	_, _ = fmt.Fprintf(c, "hello %s\n", c.RemoteAddr().(*net.TCPAddr).IP) // it speaks first
+	n, _ := io.Copy(io.Discard, c)
+	_, _ = fmt.Fprintf(c, "%d bytes\n", n)
 }
