@@ -25,10 +25,11 @@ type Link struct {
 	keeper     *keeper        // while the sandbox falls asleep, and sleeps
 	keeperGone sync.WaitGroup // sockets that are being closed
 
-	mu   sync.Mutex // guards the below
-	gate Gate       // as last set
-	base Counters   // of tables that are gone
-	last Counters   // last reading of the present table
+	mu    sync.Mutex // guards the below
+	gate  Gate       // as last set
+	base  Counters   // of tables that are gone
+	last  Counters   // last reading of the present table
+	local []local    // where P's own connections go
 
 	device int // index of the inner end that the sandbox was given; 0 before there is one
 }

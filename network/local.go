@@ -1,0 +1,213 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+)
+
+// What processes in P say to a loopback address, as containerd's port-forward does, or to the pod's own address, means the
+// workload, whose loopback is another one. Rules in tables of their own give each such connection to one listener of
+// ours, whatever its port; a server in P itself comes first. No packet of others passes these rules, and none of the
+// sandbox's. They are tables of their own because rules with tproxy can't be read back.
+
+// LocalClient is the address from which P's own connections reach the sandbox over the link: it takes none from a loopback
+// address or its own.
+var LocalClient = netip.AddrPortFrom(netip.MustParseAddr("169.254.42.2"), 0)
+
+const (
+	chainLocal   = "local"
+	counterLocal = "local" // tells that the table is there
+)
+
+// local is where P's own connections go, by family; 0 is nowhere.
+type local struct {
+	family nftables.TableFamily
+	port   uint16
+}
+
+// ListenLocal makes the listeners that get TCP connections from inside P, to a loopback address or to the pod's own. The
+// address that a connection was made to is its own local one. One listener for IPv4, and one for IPv6 where there is any.
+// They are in non-blocking mode and the caller's; when they are closed, P's kernel refuses such connections again.
+func (l *Link) ListenLocal(ctx context.Context) (listeners []*os.File, err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	var to []local
+	for _, one := range []struct {
+		family   nftables.TableFamily
+		wildcard netip.Addr
+	}{{nftables.TableFamilyIPv4, netip.IPv4Unspecified()}, {nftables.TableFamilyIPv6, netip.IPv6Unspecified()}} {
+		f, port, err := l.listenAny(one.wildcard)
+		if errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EADDRNOTAVAIL) { // without IPv6
+			continue
+		}
+		if err != nil {
+			closeAll(listeners)
+			return nil, fmt.Errorf("listen for connections from inside %s: %w", l.pod.ns.Name(), err)
+		}
+		listeners, to = append(listeners, f), append(to, local{one.family, port})
+	}
+	l.gateMu.Lock()
+	defer l.gateMu.Unlock()
+	l.mu.Lock()
+	l.local = to
+	l.mu.Unlock()
+	if err := l.writeLocal(ctx); err != nil {
+		closeAll(listeners)
+		return nil, err
+	}
+	return listeners, nil
+}
+
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		f.Close()
+	}
+}
+
+// listenAny listens on a port that the kernel picks.
+func (l *Link) listenAny(wildcard netip.Addr) (f *os.File, port uint16, err error) {
+	err = enter(l.pod.ns, func() (err error) {
+		f, err = streamSocket(wildcard)
+		return err
+	})
+	if err != nil {
+		return nil, 0, err
+	}
+	defer func() {
+		if err != nil {
+			f.Close()
+		}
+	}()
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return nil, 0, err
+	}
+	err = control(raw, func(fd int) (err error) {
+		options := []socketOption{transparentOption(wildcard)}
+		if !wildcard.Is4() {
+			options = append(options, socketOption{"IPv6 only", unix.SOL_IPV6, unix.IPV6_V6ONLY, 1})
+		}
+		if err := setOptions(fd, options...); err != nil {
+			return err
+		}
+		if err := unix.Bind(fd, sockaddr(netip.AddrPortFrom(wildcard, 0))); err != nil {
+			return os.NewSyscallError("bind", err)
+		}
+		if port, err = boundPort(fd); err != nil {
+			return err
+		}
+		return os.NewSyscallError("listen", unix.Listen(fd, localBacklog))
+	})
+	return f, port, err
+}
+
+// localBacklog is how many connections from inside P wait at most.
+const localBacklog = 128
+
+func boundPort(fd int) (uint16, error) {
+	sa, err := unix.Getsockname(fd)
+	switch sa := sa.(type) {
+	case *unix.SockaddrInet4:
+		return uint16(sa.Port), nil
+	case *unix.SockaddrInet6:
+		return uint16(sa.Port), nil
+	}
+	return 0, os.NewSyscallError("getsockname", errors.Join(err, unix.EINVAL))
+}
+
+// wantedLocal is where P's own connections are to go.
+func (l *Link) wantedLocal() []local {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.local
+}
+
+// writeLocal makes the tables anew, in one transaction.
+func (l *Link) writeLocal(ctx context.Context) error {
+	return l.pod.withNFT(ctx, func(c *nftables.Conn) error {
+		for _, to := range l.wantedLocal() {
+			t := &nftables.Table{Name: tableName, Family: to.family}
+			c.AddTable(t)
+			c.DelTable(t)
+			c.AddTable(t)
+			c.AddObj(&nftables.CounterObj{Table: t, Name: counterLocal})
+			chain := to.chain()
+			in := c.AddChain(chain.in(t))
+			for _, r := range chain.rules {
+				c.AddRule(&nftables.Rule{Table: t, Chain: in, Exprs: r.exprs, UserData: comment(r.comment)})
+			}
+		}
+		if err := c.Flush(); err != nil {
+			return fmt.Errorf("nft tables for connections from inside the pod: %w", err)
+		}
+		return nil
+	})
+}
+
+func (to local) chain() chain {
+	return chain{
+		name: chainLocal, hook: nftables.ChainHookPrerouting, priority: nftables.ChainPriorityMangle, policy: nftables.ChainPolicyAccept,
+		rules: []rule{
+			when("P's own server", from(loopbackName), opening(), toPlainListener(), accept()),
+			when("to the workload", from(loopbackName), opening(), count(counterLocal), to.proxied(), accept()),
+		},
+	}
+}
+
+const loopbackName = "lo"
+
+// toPlainListener matches a segment for which P has a listener that is none of ours.
+func toPlainListener() []expr.Any {
+	return []expr.Any{&expr.Socket{Key: expr.SocketKeyTransparent, Register: reg}, compare(expr.CmpOpEq, 0)}
+}
+
+// proxied gives a segment to the listener; it matches nothing when that is closed.
+func (to local) proxied() []expr.Any {
+	return []expr.Any{
+		&expr.Immediate{Register: reg, Data: binaryutil.BigEndian.PutUint16(to.port)},
+		&expr.TProxy{Family: byte(to.family), TableFamily: byte(to.family), RegPort: reg},
+	}
+}
+
+// checkLocal: each table is there. Rules with tproxy can't be read back, the counter beside them can.
+func (l *Link) checkLocal(ctx context.Context) error {
+	return l.pod.withNFT(ctx, func(c *nftables.Conn) error {
+		for _, to := range l.wantedLocal() {
+			t := &nftables.Table{Name: tableName, Family: to.family}
+			if _, err := c.GetObject(&nftables.CounterObj{Table: t, Name: counterLocal}); err != nil {
+				return fmt.Errorf("nft table for connections from inside the pod: %w", err)
+			}
+		}
+		return nil
+	})
+}
+
+// removeLocal deletes the tables where there are any.
+func removeLocal(ctx context.Context, pod *side) error {
+	return pod.withNFT(ctx, func(c *nftables.Conn) error {
+		for _, family := range []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyIPv6} {
+			list, err := c.ListTablesOfFamily(family)
+			if err != nil {
+				return fmt.Errorf("list nft tables: %w", err)
+			}
+			for _, t := range list {
+				if t.Name == tableName {
+					c.DelTable(t)
+				}
+			}
+		}
+		if err := c.Flush(); err != nil {
+			return fmt.Errorf("delete nft tables: %w", err)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,150 @@
+package network_test
+
+import (
+	"net"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/google/nftables"
+
+	"github.com/hibernate-runtime/hibernate/network"
+)
+
+// local are the listeners for P's own connections.
+type local struct{ listeners []net.Listener }
+
+func listenLocal(t *testing.T, l *network.Link) *local {
+	t.Helper()
+	files, err := l.ListenLocal(t.Context())
+	must(t, err)
+	var out local
+	for _, f := range files {
+		ln, err := net.FileListener(f)
+		must(t, err)
+		must(t, f.Close())
+		t.Cleanup(func() { ln.Close() })
+		out.listeners = append(out.listeners, ln)
+	}
+	return &out
+}
+
+// gets dials from inside the pod, and returns where the connection came out; nothing when it was refused.
+func (lo *local) gets(t *testing.T, w *world, at string) string {
+	t.Helper()
+	c, err := tryInside(w.pod, func() (net.Conn, error) { return net.DialTimeout("tcp", at, 10*time.Second) })
+	if err != nil {
+		if !refused(err) {
+			t.Errorf("%s: %v", at, err)
+		}
+		return ""
+	}
+	defer c.Close()
+	for _, ln := range lo.listeners {
+		must(t, ln.(*net.TCPListener).SetDeadline(time.Now().Add(100*time.Millisecond)))
+		got, err := ln.Accept()
+		if os.IsTimeout(err) {
+			continue
+		}
+		must(t, err)
+		defer got.Close()
+		go func() { _, _ = got.Write([]byte("heard\n")) }()
+		must(t, hear(c, "heard"))
+		return got.LocalAddr().String()
+	}
+	t.Errorf("%s: connected to something else", at)
+	return ""
+}
+
+var insideThePod = []string{"127.0.0.1:7000", "127.0.0.1:8123", "127.8.8.8:7000", "[::1]:7000", netip.AddrPortFrom(podAddr, echoPort).String()}
+
+// What P's processes say to a loopback address or the pod's own comes to the listener, whatever the port and the gate.
+func TestConnectionsFromInsideThePod(t *testing.T) {
+	w, l, _ := awake(t)
+	if got := (&local{}).gets(t, w, insideThePod[0]); got != "" {
+		t.Fatalf("without a listener: %s", got)
+	}
+	lo := listenLocal(t, l)
+	held, err := l.Listen(t.Context(), echoPort, network.Backlog{})
+	must(t, err)
+	defer held.Close()
+	for _, position := range []network.Position{network.GateOpen, network.GateHeld, network.GateParked} {
+		must(t, l.SetGate(t.Context(), network.Gate{Position: position, Ports: []uint16{echoPort}}))
+		for _, at := range insideThePod {
+			if got := lo.gets(t, w, at); got != at {
+				t.Errorf("%s: a connection to %s came out at %q", position, at, got)
+			}
+		}
+	}
+}
+
+// A server that listens in P itself is still reached there.
+func TestServersOfThePodsOwn(t *testing.T) {
+	w, l, _ := awake(t)
+	lo := listenLocal(t, l)
+	own := inside(t, w.pod, func() (net.Listener, error) { return net.Listen("tcp4", "127.0.0.1:0") })
+	defer own.Close()
+	go echoTCP(own)
+	c := inside(t, w.pod, func() (net.Conn, error) { return net.Dial("tcp4", own.Addr().String()) })
+	defer c.Close()
+	must(t, say(c, "its own", 10*time.Second))
+	if got := lo.gets(t, w, insideThePod[1]); got != insideThePod[1] {
+		t.Errorf("another port came out at %q", got)
+	}
+}
+
+// Connections of others don't come to the listener, and the sandbox's own packets don't.
+func TestLocalListenersAreOfNoUseToOthers(t *testing.T) {
+	w, l, _ := awake(t)
+	listenLocal(t, l)
+	c, err := w.dial(echoPort, 10*time.Second)
+	must(t, err)
+	defer c.Close()
+	must(t, say(c, "the sandbox", 10*time.Second))
+}
+
+// A connection from inside reaches the sandbox over the link, and is use.
+func TestLocalClientIsUse(t *testing.T) {
+	_, l, _ := awake(t)
+	before, err := l.Counters(t.Context())
+	must(t, err)
+	c, err := l.Dial(t.Context(), network.LocalClient, echoPort)
+	must(t, err)
+	defer c.Close()
+	must(t, say(c, "over the link", 10*time.Second))
+	after, err := l.Counters(t.Context())
+	must(t, err)
+	if after.Packets <= before.Packets {
+		t.Errorf("%v counted, and before %v", after, before)
+	}
+}
+
+// What was flushed is put back, and what was made goes with the link.
+func TestLocalTablesAreMendedAndRemoved(t *testing.T) {
+	w, l, _ := awake(t)
+	lo := listenLocal(t, l)
+	flushRuleset(t, w.pod)
+	if got := lo.gets(t, w, insideThePod[0]); got != "" {
+		t.Fatalf("after the flush it came out at %s", got)
+	}
+	for _, r := range l.Mend(t.Context(), true) {
+		if r.Name == "gate" && (!r.OK || !r.Repaired) {
+			t.Errorf("%+v", r)
+		}
+	}
+	if got := lo.gets(t, w, insideThePod[0]); got != insideThePod[0] {
+		t.Errorf("after the repair it came out at %q", got)
+	}
+	must(t, l.Remove(t.Context()))
+	tables := inside(t, w.pod, func() ([]*nftables.Table, error) {
+		c, err := nftables.New()
+		if err != nil {
+			return nil, err
+		}
+		return c.ListTables()
+	})
+	for _, table := range tables {
+		t.Errorf("table %s of family %v is left", table.Name, table.Family)
+	}
+}
