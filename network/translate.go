@@ -200,14 +200,17 @@ func (a *Attachment) whyTranslated() string {
 	return "the pod's address is another than the sandbox's: " + strings.Join(list, ", ")
 }
 
-// ResetConnections ends what the sandbox has of connections by addresses that the pod has no more: nobody can answer it in
-// them, and it is told as if each peer had reset its own. It comes while the sandbox runs and the gate is not open, so that
+// ResetConnections ends those connections of the sandbox's that it made where its pod was as earlier says, and by an address
+// which the pod has no more: nobody can answer it in them, and it is told as if each peer had reset its own. It comes while the sandbox runs and the gate is not open, so that
 // no peer hears of it. It returns how many were ended; one that doesn't answer, as one that is being opened, is left alone.
-func (l *Link) ResetConnections(ctx context.Context, flows []Flow) (int, error) {
+func (l *Link) ResetConnections(ctx context.Context, flows []Flow, earlier *Attachment) (int, error) {
 	l.keeperMu.Lock()
 	defer l.keeperMu.Unlock()
-	flows = slices.DeleteFunc(l.carried(flows), func(f Flow) bool { return l.attachment.inside(f.Own.Addr()) == f.Own.Addr() })
-	table, err := l.elicit(ctx, flows)
+	flows = slices.DeleteFunc(slices.Clone(flows), func(f Flow) bool {
+		own := f.Own.Addr().Unmap()
+		return earlier.outside(own) == l.attachment.outside(own)
+	})
+	table, err := l.elicit(ctx, l.carried(flows))
 	if err != nil || table.Len() == 0 {
 		return 0, err
 	}

@@ -177,10 +177,14 @@ func TestConnectionsOfTheFormerAddressAreReset(t *testing.T) {
 	defer in.Close()
 	must(t, l.Disconnect(t.Context()))
 	must(t, l.SetGate(t.Context(), parked))
+	before := &network.Attachment{Addresses: prefixes(podAddr.String() + "/24")}
+	if n, err := l.ResetConnections(t.Context(), []network.Flow{flowOf(c)}, l.Attachment()); n != 0 || err != nil {
+		t.Fatalf("where nothing has changed, %d connections are reset: %v", n, err)
+	}
 	n, err := l.ResetConnections(t.Context(), []network.Flow{
 		{Own: netip.MustParseAddrPort(in.LocalAddr().String()), Peer: netip.MustParseAddrPort(in.RemoteAddr().String())},
 		{Own: netip.MustParseAddrPort("127.0.0.1:7300"), Peer: netip.MustParseAddrPort("127.0.0.1:9")},
-	})
+	}, before)
 	if n != 1 || err != nil {
 		t.Fatalf("%d connections are reset: %v", n, err)
 	}

@@ -32,9 +32,12 @@ func (w *World) Dial(ctx context.Context, network, address string) (net.Conn, er
 	return w.dialFrom(ctx, w.Path("/run/netns/client"), network, address)
 }
 
+// NodeNetNS is the path of the node's network namespace, for the test process.
+func (w *World) NodeNetNS() string { return fmt.Sprintf("/proc/%d/ns/net", w.anchor.pid()) }
+
 // DialNode connects from the node itself, as kubelet's probes do.
 func (w *World) DialNode(ctx context.Context, network, address string) (net.Conn, error) {
-	return w.dialFrom(ctx, fmt.Sprintf("/proc/%d/ns/net", w.anchor.pid()), network, address)
+	return w.dialFrom(ctx, w.NodeNetNS(), network, address)
 }
 
 // DialPod connects from inside a network namespace that the world's programs know by path.

@@ -93,10 +93,8 @@ func (w *Workload) mend(ctx context.Context) (done bool) {
 	}
 	done = true
 	strays := false // without the gate, the pod's own kernel may have accepted connections by the listeners
+	w.mended(rungs...)
 	for _, r := range rungs {
-		if !r.OK || r.Repaired {
-			w.opts.Log.Warn("somebody has changed the link", "rung", r.Name, "repaired", r.Repaired, "detail", r.Detail)
-		}
 		done = done && r.OK
 		strays = strays || r.Repaired
 	}

@@ -79,12 +79,14 @@ func (w *Workload) startFresh(ctx context.Context) error {
 	if err := w.local.SetState(ctx, snapshot.Awake); err != nil {
 		return fmt.Errorf("snapshots: %w", err)
 	}
-	return w.run(ctx)
-}
-
-// run starts the process of a booted sandbox and opens the way to it.
-func (w *Workload) run(ctx context.Context) error {
-	if err := w.runsc.Start(ctx, w.opts.ID); err != nil {
+	forgotten := make(chan struct{}) // on a node with many connections it takes a while, as runsc does
+	go func() {
+		defer close(forgotten)
+		w.forget(ctx)
+	}()
+	err := w.runsc.Start(ctx, w.opts.ID)
+	<-forgotten
+	if err != nil {
 		return err
 	}
 	return w.openGate(ctx)
@@ -107,6 +109,13 @@ func (w *Workload) joinNetwork(ctx context.Context) error {
 		return fmt.Errorf("the pod's network: %w", err)
 	}
 	link, err := network.Open(ctx, network.Options{
+	origin, err := w.findOrigin()
+	if err != nil {
+		return err
+	}
+	if origin != nil {
+		attachment.Follow(&origin.attachment)
+	}
 		Pod: w.holder.namespace(), Inner: w.innerPath(), Attachment: attachment, NoFastPath: w.config.FastPath == config.FastPathOff,
 	})
 	switch {
@@ -122,7 +131,7 @@ func (w *Workload) joinNetwork(ctx context.Context) error {
 		return errors.Join(fmt.Errorf("inner link: %w", err), link.Close())
 	}
 	w.gateMu.Lock()
-	w.link, w.attachment = link, attachment
+	w.link, w.attachment, w.origin = link, attachment, origin
 	w.gateMu.Unlock()
 	w.mu.Lock()
 	w.gate = gate.Position.String()

@@ -189,7 +189,16 @@ func (w *Workload) restore(t *transition, s *snapshot.Snapshot) error {
 	}); err != nil {
 		return err
 	}
-	return t.step("open", w.openGate)
+	if w.origin.readdressed(w.attachment) {
+		if err := t.step("settle", w.settle); err != nil {
+			return err
+		}
+	}
+	if err := t.step("open", w.openGate); err != nil {
+		return err
+	}
+	w.announcePod(t.ctx)
+	return nil
 }
 
 // eligible refuses a snapshot that this node or this container must not restore.

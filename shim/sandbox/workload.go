@@ -56,6 +56,7 @@ type Workload struct {
 	link        *network.Link // nil: the sandbox is not behind an inner link
 	attachment  *network.Attachment
 	fixedReason *shimv1.Reason
+	origin      *origin // of the snapshot that Start restores, until it has; nil else
 
 	gateMu    sync.Mutex // one flip of the gate and one change of the listeners at a time; held across netlink, nothing else
 	listeners map[uint16]*os.File
@@ -85,6 +86,7 @@ type Workload struct {
 	leases        map[string]time.Time
 	watchers      watchers
 	saved         saved
+	mends         []*shimv1.Rung // what Status tells of, besides the ladders of wakes
 	last          struct{ hibernate, wake *shimv1.Transition }
 	wakes         uint64
 	sleeps        uint64

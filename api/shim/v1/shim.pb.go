@@ -506,6 +506,7 @@ type Rung struct {
 	Ok            bool                   `protobuf:"varint,2,opt,name=ok,proto3" json:"ok,omitempty"`
 	Repaired      bool                   `protobuf:"varint,3,opt,name=repaired,proto3" json:"repaired,omitempty"`
 	Detail        string                 `protobuf:"bytes,4,opt,name=detail,proto3" json:"detail,omitempty"`
+	AtUnixMs      int64                  `protobuf:"varint,5,opt,name=at_unix_ms,json=atUnixMs,proto3" json:"at_unix_ms,omitempty"` // of one that belongs to no transition
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -566,6 +567,13 @@ func (x *Rung) GetDetail() string {
 		return x.Detail
 	}
 	return ""
+}
+
+func (x *Rung) GetAtUnixMs() int64 {
+	if x != nil {
+		return x.AtUnixMs
+	}
+	return 0
 }
 
 type StatusRequest struct {
@@ -632,8 +640,10 @@ type StatusResponse struct {
 	Image         *string     `protobuf:"bytes,23,opt,name=image,proto3,oneof" json:"image,omitempty"` // its name; absent where the engine does not tell (ctr)
 	// Why packets go through the network stack of the pod's namespace while the gate is open; empty: they pass it, or there
 	// is no gate.
-	SlowPath      string  `protobuf:"bytes,24,opt,name=slow_path,json=slowPath,proto3" json:"slow_path,omitempty"`
-	Limits        *Limits `protobuf:"bytes,25,opt,name=limits,proto3" json:"limits,omitempty"`
+	SlowPath string  `protobuf:"bytes,24,opt,name=slow_path,json=slowPath,proto3" json:"slow_path,omitempty"`
+	Limits   *Limits `protobuf:"bytes,25,opt,name=limits,proto3" json:"limits,omitempty"`
+	// What was mended, or could not be, of the network besides the ladders of wakes: newest last, a few.
+	Mended        []*Rung `protobuf:"bytes,26,rep,name=mended,proto3" json:"mended,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -839,6 +849,13 @@ func (x *StatusResponse) GetSlowPath() string {
 func (x *StatusResponse) GetLimits() *Limits {
 	if x != nil {
 		return x.Limits
+	}
+	return nil
+}
+
+func (x *StatusResponse) GetMended() []*Rung {
+	if x != nil {
+		return x.Mended
 	}
 	return nil
 }
@@ -1539,13 +1556,15 @@ const file_api_shim_v1_shim_proto_rawDesc = "" +
 	"\x04Step\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
 	"\x02ms\x18\x02 \x01(\x01R\x02ms\x12\x19\n" +
-	"\bstart_ms\x18\x03 \x01(\x01R\astartMs\"^\n" +
+	"\bstart_ms\x18\x03 \x01(\x01R\astartMs\"|\n" +
 	"\x04Rung\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
 	"\x02ok\x18\x02 \x01(\bR\x02ok\x12\x1a\n" +
 	"\brepaired\x18\x03 \x01(\bR\brepaired\x12\x16\n" +
-	"\x06detail\x18\x04 \x01(\tR\x06detail\"\x0f\n" +
-	"\rStatusRequest\"\xc4\a\n" +
+	"\x06detail\x18\x04 \x01(\tR\x06detail\x12\x1c\n" +
+	"\n" +
+	"at_unix_ms\x18\x05 \x01(\x03R\batUnixMs\"\x0f\n" +
+	"\rStatusRequest\"\xf5\a\n" +
 	"\x0eStatusResponse\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x1f\n" +
@@ -1577,7 +1596,8 @@ const file_api_shim_v1_shim_proto_rawDesc = "" +
 	"\fmemory_bytes\x18\x16 \x01(\x04R\vmemoryBytes\x12\x19\n" +
 	"\x05image\x18\x17 \x01(\tH\x01R\x05image\x88\x01\x01\x12\x1b\n" +
 	"\tslow_path\x18\x18 \x01(\tR\bslowPath\x121\n" +
-	"\x06limits\x18\x19 \x01(\v2\x19.hibernate.shim.v1.LimitsR\x06limitsB\v\n" +
+	"\x06limits\x18\x19 \x01(\v2\x19.hibernate.shim.v1.LimitsR\x06limits\x12/\n" +
+	"\x06mended\x18\x1a \x03(\v2\x17.hibernate.shim.v1.RungR\x06mendedB\v\n" +
 	"\t_identityB\b\n" +
 	"\x06_image\"C\n" +
 	"\x06Limits\x12\x17\n" +
@@ -1686,30 +1706,31 @@ var file_api_shim_v1_shim_proto_depIdxs = []int32{
 	6,  // 8: hibernate.shim.v1.StatusResponse.last_wake:type_name -> hibernate.shim.v1.Transition
 	14, // 9: hibernate.shim.v1.StatusResponse.settings:type_name -> hibernate.shim.v1.Setting
 	11, // 10: hibernate.shim.v1.StatusResponse.limits:type_name -> hibernate.shim.v1.Limits
-	6,  // 11: hibernate.shim.v1.Event.transition:type_name -> hibernate.shim.v1.Transition
-	10, // 12: hibernate.shim.v1.Event.status:type_name -> hibernate.shim.v1.StatusResponse
-	20, // 13: hibernate.shim.v1.ActivityResponse.leases:type_name -> hibernate.shim.v1.LeaseInfo
-	13, // 14: hibernate.shim.v1.ActivityResponse.blockers:type_name -> hibernate.shim.v1.Reason
-	20, // 15: hibernate.shim.v1.LeaseResponse.leases:type_name -> hibernate.shim.v1.LeaseInfo
-	2,  // 16: hibernate.shim.v1.Shim.Hibernate:input_type -> hibernate.shim.v1.HibernateRequest
-	4,  // 17: hibernate.shim.v1.Shim.Wake:input_type -> hibernate.shim.v1.WakeRequest
-	9,  // 18: hibernate.shim.v1.Shim.Status:input_type -> hibernate.shim.v1.StatusRequest
-	15, // 19: hibernate.shim.v1.Shim.Watch:input_type -> hibernate.shim.v1.WatchRequest
-	17, // 20: hibernate.shim.v1.Shim.Activity:input_type -> hibernate.shim.v1.ActivityRequest
-	19, // 21: hibernate.shim.v1.Shim.Lease:input_type -> hibernate.shim.v1.LeaseRequest
-	0,  // 22: hibernate.shim.v1.Shim.ExportRootfs:input_type -> hibernate.shim.v1.ExportRootfsRequest
-	3,  // 23: hibernate.shim.v1.Shim.Hibernate:output_type -> hibernate.shim.v1.HibernateResponse
-	5,  // 24: hibernate.shim.v1.Shim.Wake:output_type -> hibernate.shim.v1.WakeResponse
-	10, // 25: hibernate.shim.v1.Shim.Status:output_type -> hibernate.shim.v1.StatusResponse
-	16, // 26: hibernate.shim.v1.Shim.Watch:output_type -> hibernate.shim.v1.Event
-	18, // 27: hibernate.shim.v1.Shim.Activity:output_type -> hibernate.shim.v1.ActivityResponse
-	21, // 28: hibernate.shim.v1.Shim.Lease:output_type -> hibernate.shim.v1.LeaseResponse
-	1,  // 29: hibernate.shim.v1.Shim.ExportRootfs:output_type -> hibernate.shim.v1.ExportRootfsResponse
-	23, // [23:30] is the sub-list for method output_type
-	16, // [16:23] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	8,  // 11: hibernate.shim.v1.StatusResponse.mended:type_name -> hibernate.shim.v1.Rung
+	6,  // 12: hibernate.shim.v1.Event.transition:type_name -> hibernate.shim.v1.Transition
+	10, // 13: hibernate.shim.v1.Event.status:type_name -> hibernate.shim.v1.StatusResponse
+	20, // 14: hibernate.shim.v1.ActivityResponse.leases:type_name -> hibernate.shim.v1.LeaseInfo
+	13, // 15: hibernate.shim.v1.ActivityResponse.blockers:type_name -> hibernate.shim.v1.Reason
+	20, // 16: hibernate.shim.v1.LeaseResponse.leases:type_name -> hibernate.shim.v1.LeaseInfo
+	2,  // 17: hibernate.shim.v1.Shim.Hibernate:input_type -> hibernate.shim.v1.HibernateRequest
+	4,  // 18: hibernate.shim.v1.Shim.Wake:input_type -> hibernate.shim.v1.WakeRequest
+	9,  // 19: hibernate.shim.v1.Shim.Status:input_type -> hibernate.shim.v1.StatusRequest
+	15, // 20: hibernate.shim.v1.Shim.Watch:input_type -> hibernate.shim.v1.WatchRequest
+	17, // 21: hibernate.shim.v1.Shim.Activity:input_type -> hibernate.shim.v1.ActivityRequest
+	19, // 22: hibernate.shim.v1.Shim.Lease:input_type -> hibernate.shim.v1.LeaseRequest
+	0,  // 23: hibernate.shim.v1.Shim.ExportRootfs:input_type -> hibernate.shim.v1.ExportRootfsRequest
+	3,  // 24: hibernate.shim.v1.Shim.Hibernate:output_type -> hibernate.shim.v1.HibernateResponse
+	5,  // 25: hibernate.shim.v1.Shim.Wake:output_type -> hibernate.shim.v1.WakeResponse
+	10, // 26: hibernate.shim.v1.Shim.Status:output_type -> hibernate.shim.v1.StatusResponse
+	16, // 27: hibernate.shim.v1.Shim.Watch:output_type -> hibernate.shim.v1.Event
+	18, // 28: hibernate.shim.v1.Shim.Activity:output_type -> hibernate.shim.v1.ActivityResponse
+	21, // 29: hibernate.shim.v1.Shim.Lease:output_type -> hibernate.shim.v1.LeaseResponse
+	1,  // 30: hibernate.shim.v1.Shim.ExportRootfs:output_type -> hibernate.shim.v1.ExportRootfsResponse
+	24, // [24:31] is the sub-list for method output_type
+	17, // [17:24] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_api_shim_v1_shim_proto_init() }

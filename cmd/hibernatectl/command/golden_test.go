@@ -104,6 +104,7 @@ func TestInspect(t *testing.T) {
 			},
 			Ladder: []*shimv1.Rung{{Name: "link", Ok: true}, {Name: "route", Ok: true, Repaired: true, Detail: "added again"}, {Name: "accepts", Detail: "refused"}},
 		}
+		s.Mended = []*shimv1.Rung{{Name: "gate", Ok: true, Repaired: true, Detail: "the gate is not in place", AtUnixMs: before(time.Hour)}}
 		s.Settings = []*shimv1.Setting{{Key: "mode", Value: "auto", Source: "default"}, {Key: "idle-timeout", Value: "5m", Source: "match[1]"}}
 	})
 	var out bytes.Buffer

@@ -48,6 +48,7 @@ func printInspect(out io.Writer, w *daemonv1.Workload, now time.Time) error {
 		printContainers(out, w.GetStatus().GetContainers()),
 		printTransition(out, "Last hibernation", w.GetStatus().GetLastHibernate(), now),
 		printTransition(out, "Last wake", w.GetStatus().GetLastWake(), now),
+		printMended(out, w.GetStatus().GetMended(), now),
 		printSettings(out, w.GetStatus().GetSettings()),
 	)
 }

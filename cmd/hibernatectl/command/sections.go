@@ -120,13 +120,30 @@ func printLadder(out io.Writer, rungs []*shimv1.Rung) error {
 	t := newTable(out)
 	t.row("  HEALTH", "RESULT", "DETAIL")
 	for _, rung := range rungs {
-		result := "ok"
-		if !rung.GetOk() {
-			result = "failed"
-		} else if rung.GetRepaired() {
-			result = "repaired"
-		}
-		t.row("  "+rung.GetName(), result, rung.GetDetail())
+		t.row("  "+rung.GetName(), result(rung), rung.GetDetail())
+	}
+	return t.flush()
+}
+
+func result(r *shimv1.Rung) string {
+	switch {
+	case !r.GetOk():
+		return "failed"
+	case r.GetRepaired():
+		return "repaired"
+	}
+	return "ok"
+}
+
+// printMended writes what was mended of the network besides the wakes.
+func printMended(out io.Writer, rungs []*shimv1.Rung, now time.Time) error {
+	if len(rungs) == 0 {
+		return nil
+	}
+	fmt.Fprintln(out, "\nMended besides:")
+	t := newTable(out)
+	for _, rung := range rungs {
+		t.row("  "+rung.GetName(), result(rung), ago(now, rung.GetAtUnixMs())+" ago", rung.GetDetail())
 	}
 	return t.flush()
 }
