@@ -52,7 +52,7 @@ func TestDial(t *testing.T) {
 	if _, _, err := b.Dial(b.ctx, b.id, helper, netip.MustParseAddrPort("127.0.0.1:7001")); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("nothing listens: %v", err)
 	}
-	c, done, err := b.Dial(b.ctx, b.id, helper, netip.MustParseAddrPort("127.0.0.1:7000"))
+	c, done, err := b.Dial(b.ctx, b.id, helper, netip.MustParseAddrPort("127.0.0.1:7002")) // which keeps it open
 	b.must(err)
 	b.must(c.Close())
 	<-done

@@ -1,6 +1,9 @@
 package main
 
-import "syscall"
+import (
+	"syscall"
+	"unsafe"
+)
 
 // connected is what dial writes before anything else once it is connected.
 const connected = '+'
@@ -8,8 +11,8 @@ const connected = '+'
 // dial connects to a port of the sandbox's loopback, of family "4" or "6", says
 // so on the socket that is its standard input and output, and passes bytes both
 // ways until both sides have ended. The end of one side's stream is passed on,
-// and the other goes on. It ends at once, with status 1, when nothing listens or
-// a side breaks.
+// and the other goes on. It ends at once when the socket's other end is gone, and
+// with status 1 when nothing listens or a side breaks.
 func dial(family, port string) string {
 	n, ok := decimal(port)
 	if !ok {
@@ -26,6 +29,8 @@ func dial(family, port string) string {
 	go func() {
 		pass(server, 0)
 		close(done)
+		awaitHangup(0)
+		syscall.Exit(0)
 	}()
 	pass(1, server)
 	<-done
@@ -64,6 +69,24 @@ func pass(to, from int) {
 		}
 		if err := writeAll(to, buf[:n]); err != "" {
 			fail(err)
+		}
+	}
+}
+
+// pollfd is the kernel's struct.
+type pollfd struct {
+	fd              int32
+	events, revents int16
+}
+
+// awaitHangup returns when both ways of a unix socket have ended, or its other
+// end is gone. A server that ignores its client's end is not waited for then.
+func awaitHangup(fd int32) {
+	for {
+		p := pollfd{fd: fd}
+		n, _, errno := syscall.Syscall6(syscall.SYS_PPOLL, uintptr(unsafe.Pointer(&p)), 1, 0, 0, 0, 0)
+		if n > 0 || errno != syscall.EINTR {
+			return
 		}
 	}
 }

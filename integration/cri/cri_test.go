@@ -5,7 +5,7 @@ import "testing"
 // A pod's sandbox runs, and its containers, which this runtime doesn't run yet, are refused with the reason. Nothing hangs
 // and nothing is left: the world sees to that.
 func TestPods(t *testing.T) {
-	n := newNode(t)
+	n := newNode(t, "pause")
 	for name, test := range map[string]func(*node){
 		"refused": testRefused, "checkpoint": testCheckpoint, "stop-awake": testStop, "stop-asleep": testStopAsleep,
 	} {

@@ -60,7 +60,8 @@ type node struct {
 	config string // of crictl
 }
 
-func newNode(t *testing.T) *node {
+// newNode makes one whose pods' sandboxes are the pause program, or another image's.
+func newNode(t *testing.T, sandbox string) *node {
 	t.Helper()
 	n := &node{t: t}
 	criu := filepath.Join(t.TempDir(), "criu")
@@ -74,7 +75,7 @@ func newNode(t *testing.T) *node {
 	}
 	path := []string{filepath.Dir(criu), filepath.Join(root, "bin"), filepath.Join(root, ".tools"), os.Getenv("PATH")}
 	n.World = harness.New(t, harness.Options{
-		CRI: true, Settings: map[string]string{"mode": `"manual"`}, Env: []string{"PATH=" + strings.Join(path, ":")},
+		CRI: true, Pause: sandbox, Settings: map[string]string{"mode": `"manual"`}, Env: []string{"PATH=" + strings.Join(path, ":")},
 	})
 	n.config = n.write("crictl.yaml", map[string]any{
 		"runtime-endpoint": "unix://" + n.Address(), "image-endpoint": "unix://" + n.Address(), "timeout": int(limit.Seconds()),

@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -82,7 +83,7 @@ pod_annotations = ["io.containerd.hibernate/*"]
 container_annotations = ["io.containerd.hibernate/*"]
 [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.hibernate.options]
 ConfigPath = %[3]q
-`, Reference("pause"), Runtime, w.ConfigFile())
+`, Reference(cmp.Or(w.options.Pause, "pause")), Runtime, w.ConfigFile())
 }
 
 func (w *World) hibernateTOML() string {

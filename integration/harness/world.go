@@ -21,6 +21,8 @@ type Options struct {
 	Published bool
 	// CRI has containerd serve CRI, too, with the runtime under test as the handler "hibernate", which is the default.
 	CRI bool
+	// Pause is the image that CRI runs as each pod's sandbox: pause, or a program that a test wants there.
+	Pause string
 	// Settings are keys of the hibernate configuration, in TOML's form on the right: {"idle-timeout": `"2s"`}. They come
 	// after the world's own run-dir, data-dir and runsc, and replace them.
 	Settings map[string]string

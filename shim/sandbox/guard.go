@@ -44,6 +44,9 @@ func (w *Workload) blockers(manual bool) []*shimv1.Reason {
 	if n := w.busyExecs(); n > 0 {
 		add(true, "exec", fmt.Sprintf("%d exec processes run in it; they would not survive a restore", n))
 	}
+	if n := w.forward.busy(w.opts.Now(), w.config.ExecIdleTimeout); n > 0 {
+		add(true, byForward, fmt.Sprintf("%d connections to its loopback, as port-forward makes them, are open; they would not survive a restore", n))
+	}
 	for _, l := range w.liveLeases() {
 		add(true, "lease", "lease "+strconv.Quote(l.GetName())+" keeps it awake")
 	}

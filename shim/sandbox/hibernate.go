@@ -145,6 +145,9 @@ func (w *Workload) descend(t *transition, judged *uint64, u *undo.Stack) error {
 		}},
 		{"quiesce", func(ctx context.Context) error { return w.quiesce(ctx, t, before, u) }},
 		{"pause", func(ctx context.Context) error {
+			if err := w.forward.endInside(ctx); err != nil {
+				return err
+			}
 			u.Push("resume", w.resumeSandbox)
 			// To its end, whoever talks: one cut short may pause a sandbox that runsc believes running, and won't resume.
 			return w.pauseCall(context.WithoutCancel(ctx))

@@ -13,7 +13,7 @@ import (
 const byPacket = "packet"
 
 // held are the reasons of wakes that can wait: the proxy's, whose connections stay where they are meanwhile.
-var held = []string{"connection", "dial"}
+var held = []string{"connection", "dial", byForward}
 
 // Pause stops the container at a user's wish: a paused one never goes to sleep. One that sleeps already is paused as it
 // is, without a wake, and nothing wakes it until it is resumed.

@@ -48,6 +48,7 @@ func (w *Workload) Start(ctx context.Context) error {
 		return nil
 	}
 	w.watchLink()
+	w.startForwarding(ctx)
 	w.offerAgain(ctx)
 	if !w.opts.Daemon.Connected() {
 		w.startDraining() // whoever waited for an earlier shim
@@ -108,7 +109,6 @@ func (w *Workload) joinNetwork(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("the pod's network: %w", err)
 	}
-	link, err := network.Open(ctx, network.Options{
 	origin, err := w.findOrigin()
 	if err != nil {
 		return err
@@ -116,6 +116,7 @@ func (w *Workload) joinNetwork(ctx context.Context) error {
 	if origin != nil {
 		attachment.Follow(&origin.attachment)
 	}
+	link, err := network.Open(ctx, network.Options{
 		Pod: w.holder.namespace(), Inner: w.innerPath(), Attachment: attachment, NoFastPath: w.config.FastPath == config.FastPathOff,
 	})
 	switch {

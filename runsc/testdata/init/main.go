@@ -50,7 +50,7 @@ func listen() {
 }
 
 func loopback() {
-	for _, addr := range []string{"127.0.0.1:7000", "[::1]:7001"} {
+	for addr, serve := range map[string]func(net.Conn){"127.0.0.1:7000": answer, "[::1]:7001": answer, "127.0.0.1:7002": ignore} {
 		ln, err := net.Listen("tcp", addr)
 		if err != nil {
 			fmt.Println(err)
@@ -62,13 +62,16 @@ func loopback() {
 				if err != nil {
 					return
 				}
-				go answer(c)
+				go serve(c)
 			}
 		}()
 	}
 	fmt.Println("listening")
 	time.Sleep(time.Hour)
 }
+
+// ignore is deaf to its client's end.
+func ignore(net.Conn) { time.Sleep(time.Hour) }
 
 func answer(c net.Conn) {
 	defer c.Close()

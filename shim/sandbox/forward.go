@@ -1,0 +1,251 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hibernate-runtime/hibernate/network"
+	"github.com/hibernate-runtime/hibernate/shim/lifecycle"
+	"github.com/hibernate-runtime/hibernate/wakeproxy"
+)
+
+// Who is in the pod's namespace reaches the container by a loopback address, as containerd's port-forward does, or by the
+// pod's own. There the sandbox is not: its loopback is its own. The shim takes such connections, wakes it and passes them
+// on: over the link, where the server listens on the pod's address or on all, and such a connection outlives sleep as any
+// other; else by a process inside that dials the sandbox's loopback, and such a connection is like an exec.
+
+const (
+	// byForward is the reason of a wake by a connection from inside the pod's namespace.
+	byForward = "port-forward"
+	// mostForwards and mostInside bound the connections that are passed on at the same time, the latter those that need a
+	// process; more wait.
+	mostForwards, mostInside = 1024, 32
+	// insideEnds is how long a process that dialled the loopback may take to end.
+	insideEnds = 5 * time.Second
+)
+
+// forwarding passes on what comes from inside the pod's namespace.
+type forwarding struct {
+	w         *Workload
+	listeners []*os.File
+	proxy     *wakeproxy.Proxy
+	cancel    context.CancelFunc
+	serving   sync.WaitGroup
+	slots     chan struct{} // one for each process
+
+	mu     sync.Mutex // guards the fields below
+	inside map[*insideConn]struct{}
+	moved  int64     // bytes, when last looked
+	used   time.Time // when that was seen to have grown, or a connection was made
+}
+
+// insideConn is a connection to the sandbox's loopback.
+type insideConn struct {
+	*net.UnixConn
+	done <-chan struct{}
+}
+
+// startForwarding begins to take connections from inside the pod's namespace. Without them all else works, so a kernel that
+// can't redirect them is told and no more.
+func (w *Workload) startForwarding(ctx context.Context) {
+	if w.link == nil {
+		return
+	}
+	w.gateMu.Lock()
+	defer w.gateMu.Unlock()
+	if w.removed || w.forward != nil {
+		return
+	}
+	listeners, err := w.link.ListenLocal(ctx)
+	if err != nil {
+		w.opts.Log.Warn("connections from inside the pod, as port-forward makes, are refused", "error", err)
+		return
+	}
+	f := &forwarding{w: w, listeners: listeners, slots: make(chan struct{}, mostInside), inside: map[*insideConn]struct{}{}}
+	hold := w.config.HoldTimeout
+	f.proxy = wakeproxy.New(wakeproxy.Options{
+		Waker: f, Dialer: f, Grace: wakeproxy.Unlimited, Log: w.opts.Log,
+		Limits: wakeproxy.Limits{Connections: mostForwards, HoldFor: hold, DialTimeout: hold, RefusedFor: time.Nanosecond},
+	})
+	ctx, f.cancel = context.WithCancel(context.Background())
+	for _, ln := range listeners {
+		f.serving.Go(func() {
+			if err := f.proxy.Serve(ctx, ln, 0); err != nil && ctx.Err() == nil && !errors.Is(err, wakeproxy.ErrClosed) {
+				w.opts.Log.Error("connections from inside the pod are not served", "error", err)
+			}
+		})
+	}
+	w.mu.Lock()
+	over := w.root().state == lifecycle.Stopped
+	if !over {
+		w.forward = f
+	}
+	w.mu.Unlock()
+	if over { // stopForwarding may have come before
+		f.stop()
+	}
+}
+
+// stop resets what is left. It may be called on none.
+func (f *forwarding) stop() {
+	if f == nil {
+		return
+	}
+	f.cancel()
+	now, cancel := context.WithCancel(context.Background())
+	cancel()
+	_ = f.proxy.Shutdown(now) // its error is that connections were reset
+	f.serving.Wait()
+	for _, ln := range f.listeners {
+		_ = ln.Close()
+	}
+}
+
+// Wake implements wakeproxy.Waker.
+func (f *forwarding) Wake(ctx context.Context, _ string) error {
+	_, err := f.w.Wake(ctx, byForward, "")
+	var illegal *lifecycle.IllegalError
+	if errors.Is(err, ErrBlocked) || errors.As(err, &illegal) {
+		err = fmt.Errorf("%w: %w", wakeproxy.ErrPermanent, err)
+	}
+	return err
+}
+
+// Dial implements wakeproxy.Dialer. A client that comes from a loopback address has dialled one of the same family, and one
+// that comes from the pod's the pod's.
+func (f *forwarding) Dial(ctx context.Context, client netip.AddrPort, port uint16) (net.Conn, error) {
+	target, err := netip.ParseAddr(f.w.address())
+	if err != nil {
+		return nil, err
+	}
+	conn, err := network.Dial(ctx, f.w.podNS, network.LocalClient, netip.AddrPortFrom(target, port))
+	switch {
+	case err == nil:
+		return conn, nil
+	case !errors.Is(err, syscall.ECONNREFUSED) || !client.Addr().IsLoopback():
+		return nil, err
+	}
+	loopback := netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	if client.Addr().Is6() {
+		loopback = netip.IPv6Loopback()
+	}
+	return f.dialInside(ctx, netip.AddrPortFrom(loopback, port))
+}
+
+// dialInside has a process in the sandbox dial. It is counted before the workload could sleep.
+func (f *forwarding) dialInside(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
+	select {
+	case f.slots <- struct{}{}:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	c, err := f.enter(ctx, to)
+	if err != nil {
+		<-f.slots
+		return nil, err
+	}
+	go func() {
+		<-c.done
+		f.mu.Lock()
+		delete(f.inside, c)
+		f.mu.Unlock()
+		<-f.slots
+	}()
+	return c, nil
+}
+
+func (f *forwarding) enter(ctx context.Context, to netip.AddrPort) (*insideConn, error) {
+	release, err := f.w.hold(ctx, byForward)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	helper, err := os.Open(f.w.helper)
+	if err != nil {
+		return nil, err
+	}
+	defer helper.Close()
+	conn, done, err := f.w.runsc.Dial(ctx, f.w.opts.ID, helper, to)
+	if err != nil {
+		return nil, err
+	}
+	c := &insideConn{conn, done}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.inside[c] = struct{}{}
+	f.used = f.w.opts.Now()
+	return c, nil
+}
+
+// busy counts the connections to the sandbox's loopback, unless nothing has passed through any for so long; with 0 they
+// count however silent they are. It may be called on none.
+func (f *forwarding) busy(now time.Time, silence time.Duration) int {
+	if f == nil {
+		return 0
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.inside) == 0 {
+		return 0
+	}
+	if stats := f.proxy.Stats(); stats.In+stats.Out != f.moved {
+		f.moved, f.used = stats.In+stats.Out, now
+	}
+	if silence > 0 && now.Sub(f.used) >= silence {
+		return 0
+	}
+	return len(f.inside)
+}
+
+// endInside ends the connections to the sandbox's loopback, whose processes don't survive a restore, and returns when those
+// are gone. It may be called on none.
+func (f *forwarding) endInside(ctx context.Context) error {
+	if f == nil {
+		return nil
+	}
+	f.mu.Lock()
+	ending := make([]*insideConn, 0, len(f.inside))
+	for c := range f.inside {
+		ending = append(ending, c)
+	}
+	f.mu.Unlock()
+	timeout := time.NewTimer(insideEnds)
+	defer timeout.Stop()
+	for _, c := range ending {
+		c.hangUp()
+		select {
+		case <-c.done:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-timeout.C:
+			return fmt.Errorf("the process of a port-forward did not end within %v", insideEnds)
+		}
+	}
+	return nil
+}
+
+// hangUp ends both ways. The proxy, which closes the connection, finds out by itself.
+func (c *insideConn) hangUp() {
+	raw, err := c.SyscallConn()
+	if err == nil {
+		_ = raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) })
+	}
+}
+
+// stopForwarding takes no more connections from inside the pod's namespace, and resets those that are left. None is taken
+// afterwards.
+func (w *Workload) stopForwarding() {
+	w.mu.Lock()
+	f := w.forward
+	w.mu.Unlock()
+	f.stop()
+}
