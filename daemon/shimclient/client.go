@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"strings"
 	"sync"
@@ -97,6 +98,9 @@ func (c *Client) Watch(ctx context.Context, fn func(*shimv1.Event)) error {
 	}
 	for {
 		event, err := stream.Recv()
+		if errors.Is(err, io.EOF) { // of a connection that breaks, too, by the library's choice
+			err = fmt.Errorf("%w: %w", ttrpc.ErrClosed, err)
+		}
 		if err != nil {
 			if ctx.Err() != nil || errors.Is(err, ttrpc.ErrClosed) {
 				c.drop(conn) // nothing else ends the stream at the shim
