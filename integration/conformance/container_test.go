@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -32,14 +33,16 @@ type options struct {
 	args        []string
 	stdin       bool
 	terminal    bool
-	misled      bool   // the specification says the opposite of terminal
-	unread      bool   // nobody reads its output until the test does
-	stdout      string // a URI instead of a FIFO
-	network     string // path of a network namespace
-	memory      int64  // limit in bytes
-	annotations map[string]string
-	atStart     proto.Message // runtime options, as `start` gets them
-	old         bool          // the caller is containerd 1.6, which says less in the environment
+	misled      bool              // the specification says the opposite of terminal
+	unread      bool              // nobody reads its output until the test does
+	stdout      string            // a URI instead of a FIFO
+	network     string            // path of a network namespace
+	memory      int64             // limit in bytes
+	group       string            // name of the control group, instead of one of the node's
+	annotations map[string]string // of ours
+	foreign     map[string]string // annotations of others
+	atStart     proto.Message     // runtime options, as `start` gets them
+	old         bool              // the caller is containerd 1.6, which says less in the environment
 }
 
 // A container is a bundle and its shim.
@@ -375,6 +378,10 @@ func (n *node) spec(id string, o options) *specs.Spec {
 	}
 	for k, v := range o.annotations {
 		s.Annotations["io.containerd.hibernate/"+k] = v
+	}
+	maps.Copy(s.Annotations, o.foreign)
+	if o.group != "" {
+		s.Linux.CgroupsPath = o.group
 	}
 	if o.memory != 0 {
 		s.Linux.Resources.Memory = &specs.LinuxMemory{Limit: &o.memory}

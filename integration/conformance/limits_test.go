@@ -17,6 +17,8 @@ import (
 	"github.com/containerd/typeurl/v2"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"google.golang.org/protobuf/types/known/anypb"
+
+	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
 )
 
 const mebibyte = 1 << 20
@@ -85,6 +87,54 @@ func TestUpdateRefused(t *testing.T) {
 		}
 		c.end()
 	})
+}
+
+// A control group is where its name says, in whatever words: a path, one relative to the root, systemd's. The sandbox is
+// in it, with its limits, and after sleep in the same one.
+func TestGroupNames(t *testing.T) {
+	n := newNode(t, nil)
+	slice := strings.ToLower(n.Name) + ".slice"
+	for name, group := range map[string][2]string{
+		"relative":   {n.Name + "/relative", n.Name + "/relative"},
+		"systemd's":  {slice + ":cri:scope", slice + "/cri-scope.scope"},
+		"of another": {"/" + n.Name + "/mine", n.Name + "/mine"},
+	} {
+		check(t, name, func(t *testing.T) {
+			o := options{args: sleeper, memory: 300 * mebibyte, group: group[0]}
+			if name == "of another" { // an annotation is no way out of one's limits
+				o.foreign = map[string]string{"dev.gvisor.spec.cgroup-parent": "/" + n.Name + "/theirs"}
+			}
+			c := n.run(t, mood{"asleep", true}, o)
+			for range 2 {
+				s, err := c.shim.Status(c.ctx(), &shimv1.StatusRequest{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				c.inside(s.GetSandboxPid(), "/"+group[1])
+				c.nap()
+				c.rise()
+			}
+			c.end()
+		})
+	}
+}
+
+// inside looks that a process is in a control group, in each hierarchy that is used.
+func (c *container) inside(pid uint32, group string) {
+	c.t.Helper()
+	data, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(int(pid)), "cgroup"))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for line := range strings.Lines(string(data)) {
+		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if parts[1] == "" && cgroups.Mode() != cgroups.Unified {
+			continue
+		}
+		if parts[2] != group {
+			c.t.Errorf("the sandbox is in %s, want %s", line, group)
+		}
+	}
 }
 
 func ptr[T any](v T) *T { return &v }

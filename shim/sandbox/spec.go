@@ -136,9 +136,27 @@ func (w *Workload) freezeSpec(_ context.Context, req CreateRequest, _ *undo.Stac
 	if !filepath.IsAbs(w.spec.Root.Path) {
 		w.spec.Root.Path = filepath.Join(w.opts.Bundle, w.spec.Root.Path)
 	}
+	settleGroup(w.spec, w.group.Path())
 	w.setNetwork(w.innerPath())
 	return w.writeSpec()
 }
+
+// settleGroup leaves runsc the container's own control group, by the name of its directory, whatever the specification calls
+// it: a name in systemd's words has runsc ask systemd for another group, a relative one is relative to the shim's, and an
+// annotation of gVisor's may name any. What limits the group is ours, for Update to change: runsc would write the swap of the
+// beginning at each wake.
+func settleGroup(spec *specs.Spec, path string) {
+	spec.Linux.CgroupsPath = path
+	delete(spec.Annotations, groupAnnotation)
+	if res := spec.Linux.Resources; res != nil && res.Memory != nil && res.Memory.Swap != nil {
+		limits, memory := *res, *res.Memory
+		memory.Swap, limits.Memory = nil, &memory
+		spec.Linux.Resources = &limits
+	}
+}
+
+// groupAnnotation has runsc put a sandbox in the control group that it names.
+const groupAnnotation = "dev.gvisor.spec.cgroup-parent"
 
 func (w *Workload) setNetwork(path string) {
 	if w.fixedReason != nil {

@@ -192,3 +192,21 @@ func TestSpecErrorsNameTheFile(t *testing.T) {
 		}
 	}
 }
+
+// runsc is left no other control group than the container's own, and no limit to write back.
+func TestGroupIsSettled(t *testing.T) {
+	n := func(n int64) *int64 { return &n }
+	given := &specs.LinuxMemory{Limit: n(100), Swap: n(200)}
+	spec := &specs.Spec{
+		Annotations: map[string]string{"dev.gvisor.spec.cgroup-parent": "/theirs", "dev.gvisor.spec.mount.a.type": "tmpfs"},
+		Linux:       &specs.Linux{CgroupsPath: "a.slice:cri:c", Resources: &specs.LinuxResources{Memory: given}},
+	}
+	settleGroup(spec, "/a.slice/cri-c.scope")
+	if len(spec.Annotations) != 1 || spec.Linux.CgroupsPath != "/a.slice/cri-c.scope" {
+		t.Errorf("%v, %v", spec.Annotations, spec.Linux.CgroupsPath)
+	}
+	if memory := spec.Linux.Resources.Memory; memory.Swap != nil || *memory.Limit != 100 || *given.Swap != 200 {
+		t.Errorf("memory %+v, given %+v", memory, given)
+	}
+	settleGroup(&specs.Spec{Linux: &specs.Linux{}}, "/c")
+}
