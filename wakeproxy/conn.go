@@ -42,7 +42,7 @@ func (s *server) connect(fd int, client netip.AddrPort, start time.Time, d *Drai
 		}
 		return dial, err
 	}
-	c := &conn{client: from, workload: to, server: s}
+	c := &conn{client: from, workload: to, server: s, port: d.Port, peer: client}
 	err = c.run(s.connCtx)
 	d.In, d.Out = c.in.Load(), c.out.Load()
 	return dial, err
@@ -81,6 +81,8 @@ func (s *server) dial(client netip.AddrPort, port uint16) (*side, error) {
 type conn struct {
 	client, workload *side
 	server           *server
+	port             uint16
+	peer             netip.AddrPort // of the client
 	in, out          atomic.Int64
 
 	once sync.Once // the end: guards err
@@ -90,23 +92,30 @@ type conn struct {
 	halves int        // ways that ended in order
 }
 
-// run passes bytes both ways until both sides have ended, one was reset, or ctx
-// ended. Both sides are closed when it returns.
+// run passes bytes both ways until both sides have ended, one was reset, ctx
+// ended, or the proxy lets go of its connections. Both sides are closed when it
+// returns.
 func (c *conn) run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { c.abort(context.Cause(ctx)) })
 	defer stop()
+	keep := context.AfterFunc(c.server.letting, c.interrupt)
+	defer keep()
 	var wg sync.WaitGroup
 	wg.Go(func() { c.way(ctx, c.client, c.workload, &c.in, &c.server.in) })
 	c.way(ctx, c.workload, c.client, &c.out, &c.server.out)
 	wg.Wait()
+	if c.server.letting.Err() != nil {
+		c.letGo()
+	}
 	return c.err
 }
 
 // way passes bytes one way, then the end of the stream or the reset.
 func (c *conn) way(ctx context.Context, src, dst *side, counters ...*atomic.Int64) {
-	p := pump{src: src, dst: dst, pipes: c.server.pipes, counters: counters, done: ctx.Done()}
-	readErr, writeErr := p.run()
+	readErr, writeErr := c.pump(ctx, src, dst, counters)
 	switch {
+	case interrupted(readErr), interrupted(writeErr):
+		return
 	case writeErr != nil:
 		c.broken(ctx, dst, src, writeErr)
 		return
@@ -121,6 +130,23 @@ func (c *conn) way(ctx context.Context, src, dst *side, counters ...*atomic.Int6
 	if readErr != nil {
 		c.failed(ctx, dst, readErr)
 	}
+}
+
+// pump passes bytes one way, unless its stream has ended already.
+func (c *conn) pump(ctx context.Context, src, dst *side, counters []*atomic.Int64) (readErr, writeErr error) {
+	if c.hasEnded(src) {
+		return nil, nil
+	}
+	p := pump{src: src, dst: dst, pipes: c.server.pipes, counters: counters, done: ctx.Done(), onWay: src.onWay}
+	readErr, writeErr = p.run()
+	src.onWay = p.onWay
+	return readErr, writeErr
+}
+
+func (c *conn) hasEnded(s *side) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return s.ended
 }
 
 // hiddenReset tells a reset from the end of the stream when the error was
@@ -143,8 +169,10 @@ func (c *conn) hiddenReset(src *side) error {
 // more, it returns the error.
 func (c *conn) endOf(src, dst *side) error {
 	c.mu.Lock()
-	src.ended, dst.silent = true, true
-	c.halves++
+	if !src.ended {
+		src.ended, dst.silent = true, true
+		c.halves++
+	}
 	last, dead := c.halves == 2, src.dead
 	c.mu.Unlock()
 	if dead != nil {

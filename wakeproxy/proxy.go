@@ -78,8 +78,11 @@ type Proxy struct {
 	stop     context.CancelFunc
 	living   context.Context // ends when no connection may go on
 	kill     context.CancelFunc
+	letting  context.Context // ends when connections are let go of
+	let      context.CancelFunc
 
-	mu      sync.Mutex // guards servers and ownNode
+	mu      sync.Mutex // guards the fields below
+	loose   []Detached
 	servers map[*server]struct{}
 	idle    *sync.Cond // servers became empty
 	ownNode *Node
@@ -115,6 +118,7 @@ func New(o Options) *Proxy {
 	p.pipes = &node.pipes
 	p.stopping, p.stop = context.WithCancel(context.Background())
 	p.living, p.kill = context.WithCancel(context.Background())
+	p.letting, p.let = context.WithCancel(context.Background())
 	return p
 }
 

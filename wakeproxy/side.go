@@ -18,6 +18,7 @@ type side struct {
 	raw    syscall.RawConn
 	closer io.Closer
 	file   *os.File // of the client's side
+	onWay  onWay    // from here to the other side; of the goroutine that passes them on
 
 	// The conn's lock guards these.
 	ended  bool  // its stream was read to the end

@@ -26,55 +26,70 @@ type pump struct {
 	pipes    *pipePool
 	counters []*atomic.Int64 // told of bytes as they are delivered
 	done     <-chan struct{} // ends waits for resources
+
+	onWay onWay // also before the first run: what another pump has left
+}
+
+// onWay are bytes that were read and not yet delivered. Without any there is no
+// pipe.
+type onWay struct {
+	pipe  *pipe
+	bytes int
 }
 
 // run returns at the end of src's stream, with both errors nil, or with the
-// error of the side that failed.
+// error of the side that failed. After an interruption (os.ErrDeadlineExceeded)
+// it can be run again: nothing is lost.
 func (p *pump) run() (readErr, writeErr error) {
 	for {
-		pipe, n, err := p.fill()
-		if err != nil || n == 0 {
-			return err, nil
+		if p.onWay.bytes == 0 {
+			if err := p.fill(); err != nil || p.onWay.bytes == 0 {
+				return err, nil
+			}
 		}
-		if err := p.flush(pipe, n); err != nil {
-			pipe.close() // it holds bytes
+		if err := p.flush(); err != nil {
+			if !interrupted(err) {
+				p.onWay.pipe.close() // it holds bytes
+			}
 			return nil, err
 		}
-		p.pipes.put(pipe)
+		p.pipes.put(p.onWay.pipe)
+		p.onWay.pipe = nil
 	}
 }
 
-// fill waits for bytes and takes them into a pipe. At the end of the stream it
-// returns 0 and no pipe.
-func (p *pump) fill() (pipe *pipe, n int, failed error) {
+// fill waits for bytes and takes them into a pipe. At the end of the stream
+// there are none.
+func (p *pump) fill() (failed error) {
 	err := p.src.raw.Read(func(fd uintptr) bool {
+		var pipe *pipe
 		if pipe, failed = p.pipe(); failed != nil {
 			return true
 		}
-		n, failed = splice(int(fd), pipe.w, pipeSize)
-		if n > 0 {
+		var n int
+		if n, failed = splice(int(fd), pipe.w, pipeSize); n > 0 {
+			p.onWay = onWay{pipe, n}
 			return true
 		}
 		p.pipes.put(pipe)
-		pipe = nil
 		return failed != unix.EAGAIN
 	})
 	if err == nil {
 		err = failed
 	}
-	return pipe, n, err
+	return err
 }
 
-// flush delivers the n bytes of the pipe.
-func (p *pump) flush(pipe *pipe, n int) error {
+// flush delivers what is on its way.
+func (p *pump) flush() error {
 	var failed error
 	err := p.dst.raw.Write(func(fd uintptr) bool {
-		for n > 0 {
+		for p.onWay.bytes > 0 {
 			var moved int
-			if moved, failed = splice(pipe.r, int(fd), n); failed != nil {
+			if moved, failed = splice(p.onWay.pipe.r, int(fd), p.onWay.bytes); failed != nil {
 				return failed != unix.EAGAIN
 			}
-			n -= moved
+			p.onWay.bytes -= moved
 			for _, c := range p.counters {
 				c.Add(int64(moved))
 			}
@@ -121,10 +136,16 @@ func splice(from, to, n int) (int, error) {
 	}
 }
 
-// pipe is an empty pipe between two uses.
+// pipe is an empty pipe between two uses. One that another process began to empty
+// has no end to write to (-1), and is used no more than once.
 type pipe struct{ r, w int }
 
-func (p *pipe) close() { _ = errors.Join(unix.Close(p.r), unix.Close(p.w)) }
+func (p *pipe) close() {
+	_ = unix.Close(p.r)
+	if p.w >= 0 {
+		_ = unix.Close(p.w)
+	}
+}
 
 // pipePool keeps some pipes for later: making one costs as much as a small
 // request.
@@ -155,7 +176,7 @@ func (pp *pipePool) get() (*pipe, error) {
 // put takes back an empty pipe.
 func (pp *pipePool) put(p *pipe) {
 	pp.mu.Lock()
-	if !pp.closed && len(pp.spare) < spareNumber {
+	if !pp.closed && p.w >= 0 && len(pp.spare) < spareNumber {
 		pp.spare = append(pp.spare, p)
 		p = nil
 	}
