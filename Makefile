@@ -57,6 +57,7 @@ bench-network: deps tools images build ## Measure the network and the wake proxy
 build: ## Build the programs into bin/
 	@mkdir -p bin
 	@go build -tags no_grpc -trimpath -p $(JOBS) -ldflags '$(LDFLAGS)' -o bin/ $(addprefix ./cmd/,$(PROGRAMS))
+	@cd sidecar && go build -trimpath -p $(JOBS) -ldflags '-s -w' -o ../bin/hibernate-bin/ ./checkpointgofer
 
 tools: ## Build the pinned outside programs (runsc, containerd, CNI plugins, …) once, and link them in .tools/
 	@go run ./tools/toolchain -p $(JOBS)
@@ -83,14 +84,17 @@ fmt: ## Fail when a file is not as gofmt has it
 vet: ## go vet, this module and the nested ones
 	@go vet ./...
 	@cd integration/images && go vet ./...
+	@cd sidecar && go vet ./...
 
 staticcheck: ## staticcheck
 	@go run ./tools/toolchain staticcheck
 	@$(TOOLS)/staticcheck ./...
+	@cd sidecar && ../$(TOOLS)/staticcheck ./...
 
 unit: tools ## Tests that need no root
 	@sh tools/gotest.sh -together -p $(JOBS) -timeout 5m -- $(UNIT)
 	@cd integration/images && go test ./...
+	@cd sidecar && go test ./...
 
 root: tools ## Tests of single packages with the kernel and real runsc (root)
 	@$(ROOT_RINGS) sh tools/gotest.sh -count=1 -timeout 10m -- $(ROOT)

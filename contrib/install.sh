@@ -12,7 +12,8 @@ PREFIX=${PREFIX:-/usr/local}
 DESTDIR=${DESTDIR:-}
 BIN=${BIN:-bin}
 contrib=$(cd "$(dirname "$0")" && pwd)
-programs="containerd-shim-hibernate-v1 hibernated hibernatectl hibernate-helper"
+# The last is for runsc alone to find; the directory is our own, since gVisor's releases have a program of that name.
+programs="containerd-shim-hibernate-v1 hibernated hibernatectl hibernate-helper hibernate-bin/checkpointgofer"
 units="$DESTDIR/etc/systemd/system"
 
 keep_or_install() { # file, target
@@ -30,8 +31,8 @@ do_install() {
 	done
 	for p in $programs; do
 		# By rename: a running program's file can't be written to.
-		install -D -m 0755 "$BIN/$p" "$DESTDIR$PREFIX/bin/.$p.new"
-		mv -f "$DESTDIR$PREFIX/bin/.$p.new" "$DESTDIR$PREFIX/bin/$p"
+		install -D -m 0755 "$BIN/$p" "$DESTDIR$PREFIX/bin/$p.new"
+		mv -f "$DESTDIR$PREFIX/bin/$p.new" "$DESTDIR$PREFIX/bin/$p"
 		echo "installed  $DESTDIR$PREFIX/bin/$p"
 	done
 	if [ -n "${RUNSC:-}" ] && [ ! -e "$DESTDIR$PREFIX/bin/runsc" ]; then
@@ -64,6 +65,7 @@ do_uninstall() {
 	for p in $programs; do
 		rm -f "$DESTDIR$PREFIX/bin/$p"
 	done
+	rmdir "$DESTDIR$PREFIX/bin/hibernate-bin" 2> /dev/null || true
 	rm -f "$units/hibernated.service" "$DESTDIR/etc/containerd/conf.d/hibernate.toml"
 	echo "removed the programs, the unit and containerd's configuration of the runtime"
 	echo "kept $DESTDIR/etc/hibernate and the snapshots"

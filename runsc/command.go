@@ -28,7 +28,8 @@ type call struct {
 	io      *IO           // nil: output is runsc's own and captured
 	extra   []*os.File    // descriptors 3, 4, …
 	attr    *syscall.SysProcAttr
-	runner  Runner // nil: the client's
+	runner  Runner   // nil: the client's
+	env     []string // nil: this process's
 }
 
 // run executes one call and returns what runsc wrote to its standard output
@@ -70,6 +71,7 @@ func (c *Client) build(ctx context.Context, op call, log string, out *output) *e
 	cmd.WaitDelay = time.Second
 	cmd.ExtraFiles = op.extra
 	cmd.SysProcAttr = op.attr
+	cmd.Env = op.env
 	setStreams(cmd, op.io, out)
 	return cmd
 }

@@ -40,7 +40,10 @@ type RestoreOptions struct {
 	Bundle     string
 	ImagePath  string
 	Background bool // return before the memory is loaded; a later failure kills the sandbox
-	Direct     bool // O_DIRECT: only for a single restore from a cold cache
+	// Sidecar serves the image, whose directory is then a Loading's. With it memory comes in the order it is asked for.
+	Sidecar *Sidecar
+	Runner  Runner // as of CreateOptions: the sidecar is born where it says
+	Direct  bool   // O_DIRECT: only for a single restore from a cold cache
 }
 
 // Restore loads an image into a created container, which then runs. After any
@@ -55,7 +58,11 @@ func (c *Client) Restore(ctx context.Context, id string, o RestoreOptions) error
 	if o.Direct {
 		args = append(args, "--direct")
 	}
-	_, err := c.run(ctx, call{command: "restore", id: id, args: args, timeout: c.Timeouts.restore()})
+	op := call{command: "restore", id: id, args: args, runner: o.Runner, timeout: c.Timeouts.restore()}
+	if o.Sidecar != nil {
+		op.env = o.Sidecar.env()
+	}
+	_, err := c.run(ctx, op)
 	return err
 }
 

@@ -67,6 +67,24 @@ const (
 	FastPathOff  FastPath = "off"
 )
 
+// LoadWay says how a sleeper's memory comes back.
+type LoadWay string
+
+// The ways to load.
+const (
+	LoadFlat  LoadWay = "flat"  // while the sandbox runs, through the sidecar
+	LoadPlain LoadWay = "plain" // before it runs, from plain files
+)
+
+// VerifyWhen says when the checksums of a snapshot are compared.
+type VerifyWhen string
+
+// The times to verify.
+const (
+	VerifyWhile  VerifyWhen = "while"  // as its bytes are loaded
+	VerifyBefore VerifyWhen = "before" // before any is loaded
+)
+
 // Refusal is the answer to a client whose workload can't be woken.
 type Refusal string
 
@@ -90,6 +108,9 @@ type Config struct {
 	RunDir, DataDir string
 
 	Runsc, Helper, Platform string
+	Sidecar                 string
+	Load                    LoadWay
+	Verify                  VerifyWhen
 	RunscFlags              []string
 	RunscTimeout            time.Duration
 	AllowNetAdmin           bool

@@ -47,6 +47,24 @@ func runtimeKeys() []Key {
 			doc:   "The program that stands for a sleeping workload and finds its ports. Looked for as runsc is.",
 		}.key(),
 		setting[string]{
+			name: "sidecar", scope: ScopeRuntime, codec: text("an absolute path, or one below the shim's directory", sidecar),
+			def:   raw{"hibernate-bin/checkpointgofer"},
+			field: func(c *Config) *string { return &c.Sidecar },
+			doc:   "The program that serves a snapshot to a sandbox which already runs. It is built for one version of runsc.",
+		}.key(),
+		setting[LoadWay]{
+			name: "load", scope: ScopeRuntime, codec: choice(LoadFlat, LoadPlain), def: raw{"plain"},
+			field: func(c *Config) *LoadWay { return &c.Load },
+			doc: "How a sleeper's memory comes back. flat: through the sidecar, while the sandbox runs; what is asked for first comes " +
+				"first. plain: all of it before the sandbox runs, also taken where flat can't be; hibernatectl inspect tells why.",
+		}.key(),
+		setting[VerifyWhen]{
+			name: "verify", scope: ScopeRuntime, codec: choice(VerifyWhile, VerifyBefore), def: raw{"while"},
+			field: func(c *Config) *VerifyWhen { return &c.Verify },
+			doc: "When a snapshot's checksums are compared, with load = flat. while: each chunk before its bytes reach the sandbox; " +
+				"before: all of them before the restore, too. With load = plain it is always before.",
+		}.key(),
+		setting[string]{
 			name: "platform", scope: ScopeRuntime, codec: choice("systrap", "kvm", "ptrace"), def: raw{"systrap"},
 			field: func(c *Config) *string { return &c.Platform },
 			doc:   "gVisor's platform. A snapshot is restored on the platform that it was made on.",

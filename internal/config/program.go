@@ -13,6 +13,22 @@ func (c *Config) RunscPath() (string, error) { return FindProgram(c.Runsc) }
 // HelperPath returns where hibernate-helper is. The error says where it was looked for.
 func (c *Config) HelperPath() (string, error) { return FindProgram(c.Helper) }
 
+// SidecarPath returns where the sidecar is: a path that is not absolute begins in the running program's directory.
+func (c *Config) SidecarPath() (string, error) {
+	path := c.Sidecar
+	if !filepath.IsAbs(path) {
+		self, err := os.Executable()
+		if err != nil {
+			return "", fmt.Errorf("find the sidecar: %w", err)
+		}
+		path = filepath.Join(filepath.Dir(self), path)
+	}
+	if _, err := exec.LookPath(path); err != nil {
+		return "", fmt.Errorf("find the sidecar: %w", err)
+	}
+	return path, nil
+}
+
 // FindProgram returns the absolute path of a program that is named by path, or by a name that is looked for beside
 // the running program and then in PATH.
 func FindProgram(name string) (string, error) {

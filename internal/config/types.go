@@ -50,6 +50,16 @@ func program(s string) error {
 	return nil
 }
 
+// sidecar accepts a path to a program with the one name that runsc looks for.
+func sidecar(s string) error {
+	if filepath.Base(s) != sidecarName || filepath.Clean(s) != s || strings.HasPrefix(s, "..") || !strings.Contains(s, "/") {
+		return fmt.Errorf("not a path that ends in /%s, the name that runsc looks for", sidecarName)
+	}
+	return nil
+}
+
+const sidecarName = "checkpointgofer"
+
 // listenAddress accepts host:port, and "" for none.
 func listenAddress(s string) error {
 	if s == "" {

@@ -84,6 +84,9 @@ func (w *Workload) freeSandbox(ctx context.Context) error {
 	w.mu.Unlock()
 	// Its memory is freed while runsc starts, and goes even if runsc can't.
 	err := sandbox.kill()
+	if l := w.takeLoading(); l != nil {
+		err = errors.Join(err, l.stop())
+	}
 	nameFilestore(w.spec.Root.Path, w.opts.ID)
 	var failed error
 	if !gone || killGofer(w.runsc.Root, w.opts.ID) != nil {

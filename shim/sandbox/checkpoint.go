@@ -68,6 +68,9 @@ func intoDir(dir string, fill func() error) error {
 // claimCheckpoint keeps the workload from hibernating, and a user from pausing and resuming it, until release is called.
 func (w *Workload) claimCheckpoint(ctx context.Context) (asleep bool, release func(), err error) {
 	for {
+		if err := w.loadEnds(ctx); err != nil {
+			return false, nil, err
+		}
 		w.mu.Lock()
 		t, done := w.transition, make(chan struct{})
 		switch state := w.root().state; {

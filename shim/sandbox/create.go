@@ -98,6 +98,7 @@ func (w *Workload) findPrograms(_ context.Context, _ CreateRequest, _ *undo.Stac
 	if w.helper, err = w.config.HelperPath(); err != nil {
 		return fmt.Errorf("no helper: %w; install it beside the shim, or give its path by the key helper", err)
 	}
+	w.findSidecar()
 	w.runsc = &runsc.Client{
 		Path: path, Root: w.runscRoot(), Flags: w.runscFlags(),
 		LogDir: w.places.logs(), CacheDir: w.config.RunDir, Runner: w.opts.Runner,

@@ -31,9 +31,22 @@ func (w *Workload) sandboxExited(generation int, e reap.Exit) {
 	w.mu.Lock()
 	ended := generation == w.generation && !w.expected && w.state == lifecycle.Awake
 	w.mu.Unlock()
-	if ended {
+	if ended && !w.lostMemory() {
 		w.containerEnded(uint32(e.Status), e.At)
 	}
+}
+
+// lostMemory says whether a sandbox has ended since its memory could not be loaded, and has then done what policy says.
+func (w *Workload) lostMemory() bool {
+	l := w.takeLoading()
+	if l == nil {
+		return false
+	}
+	failure, err := l.why()
+	if err != nil {
+		w.opts.Log.Warn("sidecar", "error", err)
+	}
+	return failure != nil && w.lost(failure)
 }
 
 // restoreGrace is how long a wake may go on whose sandbox has ended.

@@ -40,6 +40,7 @@ func (w *Workload) blockers(manual bool) []*shimv1.Reason {
 	add(w.link == nil && w.fixedReason == nil && c.state == lifecycle.Running && !manual, "no-network",
 		"the container has no network: nothing could wake it but exec and hibernatectl")
 	add(c.state == lifecycle.Paused, "paused", "a user paused the container")
+	add(w.loading != nil, "loading", "its memory is still being loaded after a wake")
 	add(w.busy > 0, "busy", "a request of containerd's is being served")
 	if n := w.busyExecs(); n > 0 {
 		add(true, "exec", fmt.Sprintf("%d exec processes run in it; they would not survive a restore", n))

@@ -52,6 +52,13 @@ func (w *Workload) Hibernate(ctx context.Context, ask Ask) (*shimv1.Transition, 
 		}
 		return w.Hibernate(ctx, ask)
 	}
+	if w.loading != nil {
+		w.mu.Unlock()
+		if err := w.loadEnds(ctx); err != nil {
+			return nil, err
+		}
+		return w.Hibernate(ctx, ask)
+	}
 	if reasons := w.blockers(ask.Manual); w.state == lifecycle.Awake && len(reasons) > 0 {
 		w.mu.Unlock()
 		return nil, &RefusedError{Reasons: reasons}

@@ -77,4 +77,5 @@ func (p places) settings() string { return filepath.Join(p.dir(), "settings.json
 func (p places) sandbox() string  { return filepath.Join(p.dir(), "sandbox") } // runsc's bundle
 func (p places) logs() string     { return filepath.Join(p.dir(), "log") }
 func (p places) pidFile() string  { return filepath.Join(p.dir(), "sandbox.pid") }
+func (p places) loading() string  { return filepath.Join(p.dir(), "loading") } // the image directory of a flat wake
 func (p places) rootfs() string   { return filepath.Join(p.bundle, "rootfs") }

@@ -55,14 +55,17 @@ func sweep(root, id string) (found bool, err error) {
 }
 
 // isCommand says whether arguments, each ended by a zero byte, are of runsc for the container id below root. Its sandbox
-// and gofers have such arguments, too.
+// and gofers have such arguments, too; the sidecar is not told the id, and known by the root, which is the workload's own.
 func isCommand(arguments []byte, root, id string) bool {
 	words := bytes.Split(bytes.TrimSuffix(arguments, []byte{0}), []byte{0})
 	has := func(want string) bool {
 		return slices.ContainsFunc(words, func(w []byte) bool { return string(w) == want })
 	}
-	return has("--root="+root) && has(id)
+	return has("--root="+root) && (has(id) || string(words[0]) == sidecarArgument)
 }
+
+// sidecarArgument is the first argument with which runsc starts the sidecar.
+const sidecarArgument = "runsc-checkpointgofer"
 
 // killGofer ends the process that serves files to a sandbox that has ended. It ends by itself, by and by.
 func killGofer(root, id string) error {

@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/protobuf/proto"
 
 	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
+	"github.com/hibernate-runtime/hibernate/internal/config"
 	"github.com/hibernate-runtime/hibernate/network"
 	"github.com/hibernate-runtime/hibernate/runsc"
 	"github.com/hibernate-runtime/hibernate/shim/lifecycle"
@@ -101,10 +101,17 @@ func (w *Workload) wake(t *transition) {
 	if err := w.journal.Begin(t.record.GetKind(), t.record.GetId()); err != nil {
 		w.opts.Log.Warn("journal", "error", err)
 	}
-	err := w.restoreNewest(t)
+	detail, err := w.restoreNewest(t)
+	if err != nil {
+		w.giveUp(t, err)
+		return
+	}
+	w.awake(t, "restored", detail)
+}
+
+// giveUp follows the policy for a snapshot that could not be restored.
+func (w *Workload) giveUp(t *transition, err error) {
 	switch {
-	case err == nil:
-		w.awake(t, "restored", "")
 	case errors.Is(context.Cause(t.ctx), ErrKilled):
 		w.endTransition(t, lifecycle.Block, "killed", err.Error(), ErrKilled)
 	case w.mustRestore():
@@ -115,28 +122,39 @@ func (w *Workload) wake(t *transition) {
 }
 
 // restoreNewest restores the newest snapshot. A corrupt one is never restored: it is set aside, or kept in place where
-// the policy is to block, for a person to mend.
-func (w *Workload) restoreNewest(t *transition) error {
+// the policy is to block, for a person to mend. detail says why memory was not loaded flat, though it should be.
+func (w *Workload) restoreNewest(t *transition) (detail string, err error) {
 	s, err := w.local.Current()
 	if err != nil {
-		return w.setAside(fmt.Errorf("snapshot: %w", err))
+		return "", w.setAside(fmt.Errorf("snapshot: %w", err))
 	}
+	flat, why := w.loadWay(t.ctx)
 	for attempt := 1; ; attempt++ {
-		if err = w.restore(t, s); err == nil {
-			w.background.Go(func() { w.uncache(s) })
-			return nil
+		if err = w.restore(t, s, flat); err == nil {
+			return plainly(why), nil
 		}
-		w.opts.Log.Error("restore", "id", t.record.GetId(), "sequence", s.Manifest().Sequence, "attempt", attempt, "error", err)
+		w.opts.Log.Error("restore", "id", t.record.GetId(), "sequence", s.Manifest().Sequence, "attempt", attempt, "flat", flat, "error", err)
 		if e := w.discard(t); e != nil {
 			err = errors.Join(err, e)
 		}
 		if errors.Is(err, snapshot.ErrCorrupt) {
-			return w.setAside(err)
+			return "", w.setAside(err)
 		}
 		if attempt == restoreAttempts || t.ctx.Err() != nil || !worthRetrying(err) {
-			return err
+			return "", err
+		}
+		if flat { // whatever it was: plain files need less to go well
+			flat, why = false, err.Error()
 		}
 	}
+}
+
+// plainly is a wake's detail when its memory was loaded from plain files in spite of the configuration.
+func plainly(why string) string {
+	if why == "" {
+		return ""
+	}
+	return "all memory was loaded before it ran: " + why
 }
 
 // setAside puts the newest snapshot, or a head that can't be read, into quarantine when err says that it is corrupt and
@@ -169,13 +187,21 @@ func (w *Workload) discard(t *transition) error {
 }
 
 // restore boots a sandbox and checks the snapshot side by side, then loads the one into the other. Nothing of the
-// snapshot reaches the sandbox before all of it was checked.
-func (w *Workload) restore(t *transition, s *snapshot.Snapshot) error {
+// snapshot reaches the sandbox before it was checked: all of it, or, with flat, each chunk. With flat it returns before
+// all is loaded.
+func (w *Workload) restore(t *transition, s *snapshot.Snapshot, flat bool) error {
 	if err := w.eligible(t, s); err != nil {
 		return err
 	}
+	verify, load := s.Verify, w.restorePlain
+	if flat {
+		load = w.restoreFlat
+	}
+	if flat && w.config.Verify == config.VerifyWhile {
+		verify = s.VerifyOthers
+	}
 	g, ctx := errgroup.WithContext(t.ctx)
-	g.Go(func() error { return t.step("verify", func(context.Context) error { return s.Verify(ctx) }) })
+	g.Go(func() error { return t.step("verify", func(context.Context) error { return verify(ctx) }) })
 	g.Go(func() error { return t.step("boot", func(context.Context) error { return w.bootOnce(ctx) }) })
 	g.Go(func() error { return t.step("inner", func(context.Context) error { return w.prepareInner(ctx) }) })
 	if err := g.Wait(); err != nil {
@@ -184,9 +210,7 @@ func (w *Workload) restore(t *transition, s *snapshot.Snapshot) error {
 	if err := t.step("claim", func(ctx context.Context) error { return w.local.SetState(ctx, snapshot.Awake) }); err != nil {
 		return err
 	}
-	if err := t.step("restore", func(ctx context.Context) error {
-		return w.runsc.Restore(ctx, w.opts.ID, runsc.RestoreOptions{Bundle: w.places.sandbox(), ImagePath: s.ImageDir()})
-	}); err != nil {
+	if err := t.step("restore", func(ctx context.Context) error { return load(ctx, s) }); err != nil {
 		return err
 	}
 	if w.origin.readdressed(w.attachment) {
@@ -198,7 +222,20 @@ func (w *Workload) restore(t *transition, s *snapshot.Snapshot) error {
 		return err
 	}
 	w.announcePod(t.ctx)
+	w.background.Go(func() { w.afterRestore(t, s) })
 	return nil
+}
+
+// afterRestore sees to the snapshot of a sandbox that runs: as soon as all its memory is there, nobody needs it.
+func (w *Workload) afterRestore(t *transition, s *snapshot.Snapshot) {
+	w.mu.Lock()
+	l := w.loading
+	w.mu.Unlock()
+	if l != nil {
+		w.awaitLoad(t, l)
+		return
+	}
+	w.uncache(s)
 }
 
 // eligible refuses a snapshot that this node or this container must not restore.
@@ -282,21 +319,19 @@ func (w *Workload) climb(t *transition) {
 	if len(rungs) == 0 {
 		return
 	}
-	record := proto.CloneOf(t.record)
-	record.Steps = append(record.Steps, &shimv1.Step{
-		Name: "ladder", Ms: milliseconds(w.opts.Now().Sub(begin)), StartMs: milliseconds(begin.Sub(t.start)),
+	took := w.opts.Now().Sub(begin)
+	w.amend(t, func(record *shimv1.Transition) {
+		record.Steps = append(record.Steps, &shimv1.Step{
+			Name: "ladder", Ms: milliseconds(took), StartMs: milliseconds(begin.Sub(t.start)),
+		})
+		for _, r := range rungs {
+			record.Ladder = append(record.Ladder, &shimv1.Rung{Name: r.Name, Ok: r.OK, Repaired: r.Repaired, Detail: r.Detail})
+		}
 	})
 	for _, r := range rungs {
-		record.Ladder = append(record.Ladder, &shimv1.Rung{Name: r.Name, Ok: r.OK, Repaired: r.Repaired, Detail: r.Detail})
 		if !r.OK || r.Repaired {
-			w.opts.Log.Warn("ladder", "transition", record.GetId(), "rung", r.Name, "ok", r.OK, "repaired", r.Repaired, "detail", r.Detail)
+			w.opts.Log.Warn("ladder", "transition", t.record.GetId(), "rung", r.Name, "ok", r.OK, "repaired", r.Repaired, "detail", r.Detail)
 		}
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.last.wake == t.record {
-		w.last.wake = record
-		w.announce(record)
 	}
 }
 
@@ -305,7 +340,7 @@ func (w *Workload) check(ctx context.Context, t *transition) []network.Rung {
 	w.gateMu.Lock()
 	defer w.gateMu.Unlock()
 	w.mu.Lock()
-	ports, same := w.ports, w.state == lifecycle.Awake && w.last.wake == t.record
+	ports, same := w.ports, w.state == lifecycle.Awake && w.last.wake.GetId() == t.record.GetId()
 	w.mu.Unlock()
 	if w.link == nil || w.removed || !same {
 		return nil

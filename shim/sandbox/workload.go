@@ -39,9 +39,10 @@ type Workload struct {
 	podNS    *os.File // the pod's network namespace, for whoever dials into it
 	group    *cgroup.Group
 	helper   string
-	oomScore int         // of the sandbox: a refusal of runsc's own attempt would fail its start
-	spawned  bool        // the sandbox is born in its control group, and runsc leaves groups alone
-	spec     *specs.Spec // as runsc sees it: frozen at Create
+	sidecar  *runsc.Sidecar // nil: there is none
+	oomScore int            // of the sandbox: a refusal of runsc's own attempt would fail its start
+	spawned  bool           // the sandbox is born in its control group, and runsc leaves groups alone
+	spec     *specs.Spec    // as runsc sees it: frozen at Create
 	image    string
 	hooks    *specs.Hooks
 	created  time.Time
@@ -70,6 +71,7 @@ type Workload struct {
 	transition *transition
 	generation int // counts sandboxes: tells the exit of an earlier one apart
 	sandboxPid int
+	loading    *loading            // the sandbox runs, and its memory still comes; nil when all is there
 	madeBy     string              // the version of runsc that made the sandbox
 	expected   bool                // the sandbox's end is our own doing
 	killed     bool                // by SIGKILL: it is about to end

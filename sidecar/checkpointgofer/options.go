@@ -1,0 +1,70 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+
+	"github.com/hibernate-runtime/hibernate/sidecar/pages"
+)
+
+// optionsVersion is of the options' format. The shim writes it, runsc.SidecarOptions there: change both together.
+const optionsVersion = 1
+
+// options are the content of gcs_opts.json: which files may be read, where they are, and what they are.
+type options struct {
+	Version   int
+	Status    string // path of a FIFO that gets the events; "" for none
+	Directory string // where the files are: the local tier
+	ChunkSize int64  // bytes
+	Parallel  int    // reads under way at once
+	Files     []pages.File
+}
+
+const (
+	maxParallel  = 64
+	maxChunkSize = 16 << 20
+)
+
+func readOptions(r io.Reader) (options, error) {
+	data, err := io.ReadAll(r)
+	if err != nil {
+		return options{}, fmt.Errorf("options: %w", err)
+	}
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.DisallowUnknownFields()
+	var o options
+	if err := dec.Decode(&o); err != nil {
+		return options{}, fmt.Errorf("options: %w", err)
+	}
+	return o, o.check()
+}
+
+func (o options) check() error {
+	switch {
+	case o.Version != optionsVersion:
+		return fmt.Errorf("options: version %d, want %d: the shim is of another release than this program", o.Version, optionsVersion)
+	case !filepath.IsAbs(o.Directory):
+		return fmt.Errorf("options: directory %q is not an absolute path", o.Directory)
+	case o.ChunkSize < 4096 || o.ChunkSize > maxChunkSize || o.ChunkSize%4096 != 0:
+		return fmt.Errorf("options: chunk size %d", o.ChunkSize)
+	case o.Parallel < 1 || o.Parallel > maxParallel:
+		return fmt.Errorf("options: %d reads at once", o.Parallel)
+	case len(o.Files) == 0:
+		return errors.New("options: no files")
+	}
+	return nil
+}
+
+// file finds what is known of a file.
+func (o options) file(name string) (pages.File, error) {
+	for _, f := range o.Files {
+		if f.Name == name {
+			return f, nil
+		}
+	}
+	return pages.File{}, fmt.Errorf("%q is none of the files to serve", name)
+}

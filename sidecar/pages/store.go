@@ -1,0 +1,200 @@
+package pages
+
+import (
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"sync"
+)
+
+// File is what is known of a file beforehand.
+type File struct {
+	Name   string
+	Size   int64    // bytes
+	CRC32C []uint32 // of each chunk; the last may be shorter
+}
+
+// CorruptError says that the bytes of a chunk are not those that were saved.
+type CorruptError struct {
+	File   string
+	Chunk  int
+	Reason string
+}
+
+func (e *CorruptError) Error() string {
+	return fmt.Sprintf("%s: chunk %d: %s", e.File, e.Chunk, e.Reason)
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// Store reads files in checked chunks, through a fixed number of buffers that all files share. Methods may be called from
+// many goroutines.
+type Store struct {
+	chunkSize int64
+
+	mu    sync.Mutex // guards the fields below, and the buffers' but for data
+	freed sync.Cond  // a buffer may be taken
+	all   []*buffer
+	clock uint64
+}
+
+// buffer holds a chunk. ready is closed when data and err are set; from then on both stay until users is 0.
+type buffer struct {
+	open  *Open
+	chunk int
+	users int
+	used  uint64 // when last: the least is taken first
+	ready chan struct{}
+	data  []byte
+	err   error
+}
+
+// NewStore makes a store whose buffers take buffers × chunkSize bytes, once used. It needs one for each goroutine that
+// reads at a time; with more, a neighbour's chunk needn't be read twice.
+func NewStore(chunkSize int64, buffers int) *Store {
+	s := &Store{chunkSize: chunkSize, all: make([]*buffer, buffers)}
+	s.freed.L = &s.mu
+	for i := range s.all {
+		s.all[i] = &buffer{chunk: -1}
+	}
+	return s
+}
+
+// Open is a file that is read through a store.
+type Open struct {
+	store *Store
+	file  File
+	blob  Blob
+}
+
+// Open gives the file of a blob. Close closes the blob.
+func (s *Store) Open(file File, blob Blob) (*Open, error) {
+	want := (file.Size + s.chunkSize - 1) / s.chunkSize
+	if file.Size < 0 || int64(len(file.CRC32C)) != want {
+		return nil, fmt.Errorf("%s: %d checksums for %d bytes, want %d", file.Name, len(file.CRC32C), file.Size, want)
+	}
+	return &Open{store: s, file: file, blob: blob}, nil
+}
+
+// Close may be called once nobody reads any more.
+func (o *Open) Close() error {
+	o.store.forget(o)
+	return o.blob.Close()
+}
+
+func (s *Store) forget(o *Open) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, b := range s.all {
+		if b.open == o {
+			b.open, b.chunk = nil, -1
+		}
+	}
+}
+
+// Each calls put with the checked bytes of [off, off+n), in order and piece by piece; a piece is valid during the call
+// only. Past the end of the file it returns io.EOF after what is there. done is how much put has taken. Errors:
+// *CorruptError, put's, or that of the place.
+func (o *Open) Each(off, n int64, put func(piece []byte) error) (done int64, err error) {
+	end := min(off+n, o.file.Size)
+	for off < end {
+		b := o.store.get(o, int(off/o.store.chunkSize))
+		if b.err == nil {
+			from := off % o.store.chunkSize
+			piece := b.data[from:min(int64(len(b.data)), from+end-off)]
+			if err = put(piece); err == nil {
+				off, done = off+int64(len(piece)), done+int64(len(piece))
+			}
+		} else {
+			err = b.err
+		}
+		o.store.release(b)
+		if err != nil {
+			return done, err
+		}
+	}
+	if done < n {
+		return done, io.EOF
+	}
+	return done, nil
+}
+
+// get returns the buffer with a chunk, read and checked, or with the error of that. The caller releases it.
+func (s *Store) get(o *Open, chunk int) *buffer {
+	b, mine := s.claim(o, chunk)
+	if mine {
+		b.err = o.fill(b, chunk)
+		close(b.ready)
+	}
+	<-b.ready
+	return b
+}
+
+// claim finds the buffer of a chunk, or takes one for it, which the caller is to fill then.
+func (s *Store) claim(o *Open, chunk int) (b *buffer, mine bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for {
+		var free *buffer
+		for _, c := range s.all {
+			if c.open == o && c.chunk == chunk {
+				c.users++
+				return c, false
+			}
+			if c.users == 0 && (free == nil || c.used < free.used) {
+				free = c
+			}
+		}
+		if free != nil {
+			free.open, free.chunk, free.users = o, chunk, 1
+			free.ready, free.err = make(chan struct{}), nil
+			return free, true
+		}
+		s.freed.Wait()
+	}
+}
+
+// release lets a buffer be taken for another chunk. One that failed is not kept: the next read tries again.
+func (s *Store) release(b *buffer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b.users--
+	s.clock++
+	b.used = s.clock
+	if b.err != nil {
+		b.open, b.chunk = nil, -1
+	}
+	if b.users == 0 {
+		s.freed.Signal()
+	}
+}
+
+// step fits a core's own cache with room to spare, so that the checksum runs over what the copy just brought there.
+const step = 256 << 10
+
+// fill reads a chunk and compares its checksum.
+func (o *Open) fill(b *buffer, chunk int) error {
+	off := int64(chunk) * o.store.chunkSize
+	want := min(o.store.chunkSize, o.file.Size-off)
+	if b.data == nil {
+		b.data = make([]byte, o.store.chunkSize)
+	}
+	b.data = b.data[:want]
+	var sum uint32
+	for at := int64(0); at < want; {
+		n, err := o.blob.ReadAt(b.data[at:min(at+step, want)], off+at)
+		sum = crc32.Update(sum, castagnoli, b.data[at:at+int64(n)])
+		at += int64(n)
+		switch {
+		case errors.Is(err, io.EOF) && at < want:
+			return &CorruptError{File: o.file.Name, Chunk: chunk, Reason: fmt.Sprintf("the file ends at %d of %d bytes", off+at, o.file.Size)}
+		case err != nil && !errors.Is(err, io.EOF):
+			return fmt.Errorf("read chunk %d of %s: %w", chunk, o.file.Name, err)
+		}
+	}
+	if sum != o.file.CRC32C[chunk] {
+		return &CorruptError{File: o.file.Name, Chunk: chunk, Reason: fmt.Sprintf("checksum is %08x, want %08x", sum, o.file.CRC32C[chunk])}
+	}
+	return nil
+}
