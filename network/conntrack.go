@@ -18,35 +18,52 @@ import (
 // new holder when a container starts there that sleeps on nothing; that it then goes to sleep and wakes changes nothing, and
 // its connections must not be forgotten.
 
-// ForgetEarlier removes what the node (the network namespace of this process) tracks of connections of the pod's addresses, but
+// ForgetEarlier removes what the node tracks of connections of the pod's addresses, but
 // for those that sockets in P have now. It is for a link whose sandbox has no connections yet, or none that can go on. It returns
 // how many were removed. A node that tracks nothing has nothing to forget.
 func (l *Link) ForgetEarlier(ctx context.Context) (int, error) {
-	if !tracking() {
-		return 0, nil
-	}
-	live, err := liveSockets(l.pod)
+	n, err := l.forgetEarlier(ctx)
 	if err != nil {
-		return 0, fmt.Errorf("forget an earlier holder's connections: %w", err)
+		return n, fmt.Errorf("forget an earlier holder's connections: %w", err)
 	}
-	h, err := netlink.NewHandle(unix.NETLINK_NETFILTER)
-	if err != nil {
-		return 0, fmt.Errorf("forget an earlier holder's connections: %w", err)
+	return n, nil
+}
+
+func (l *Link) forgetEarlier(ctx context.Context) (n int, err error) {
+	var h *netlink.Handle
+	err = l.onNode(func() (err error) {
+		if tracking() {
+			h, err = netlink.NewHandle(unix.NETLINK_NETFILTER)
+		}
+		return err
+	})
+	if err != nil || h == nil {
+		return 0, err
 	}
 	defer h.Close()
 	if err := h.SetSocketTimeout(netlinkMax); err != nil {
-		return 0, fmt.Errorf("forget an earlier holder's connections: %w", err)
+		return 0, err
 	}
-	removed := uint(0)
+	own := earlier{has: l.attachment.has}
+	if own.live, err = liveSockets(l.pod); err != nil {
+		return 0, err
+	}
 	for _, family := range []netlink.InetFamily{unix.AF_INET, unix.AF_INET6} {
-		own := earlier{has: l.attachment.has, live: live}
-		n, err := h.ConntrackDeleteFilters(netlink.ConntrackTable, family, own)
-		removed += n
-		if err := errors.Join(ctx.Err(), err); err != nil && !errors.Is(err, unix.EPROTONOSUPPORT) && !errors.Is(err, unix.EINVAL) {
-			return int(removed), fmt.Errorf("forget an earlier holder's connections: %w", err)
+		removed, err := h.ConntrackDeleteFilters(netlink.ConntrackTable, family, own)
+		n += int(removed)
+		if err := errors.Join(ctx.Err(), err); err != nil {
+			return n, err
 		}
 	}
-	return int(removed), nil
+	return n, nil
+}
+
+// onNode runs fn on a thread in the node's namespace.
+func (l *Link) onNode(fn func() error) error {
+	if l.node != nil {
+		return enter(l.node, fn)
+	}
+	return fn()
 }
 
 // tracking says whether this namespace tracks any connection at all: to look at none of them costs nothing.

@@ -15,6 +15,7 @@ import (
 // only: what it made stays until Remove, across processes.
 type Link struct {
 	pod, inner *side
+	node       *os.File // nil: this process's own
 	attachment *Attachment
 	found      record // P's own sysctls as they were; set by Open
 	fast       fastPath
@@ -39,6 +40,8 @@ type Options struct {
 	Pod, Inner string // paths; opened once, and kept
 	Attachment *Attachment
 	NoFastPath bool // all packets go through P's own stack
+
+	Node string // path of the node's namespace; "" for this process's
 }
 
 // Open makes the link, or adopts one that another process left, mending what is
@@ -75,6 +78,11 @@ func (l *Link) open(ctx context.Context, o Options) (err error) {
 	}
 	if l.inner, err = openSide(o.Inner); err != nil {
 		return err
+	}
+	if o.Node != "" {
+		if l.node, err = openNamespace(o.Node); err != nil {
+			return err
+		}
 	}
 	for _, s := range []*side{l.pod, l.inner} {
 		own, err := isOwn(s.ns)
@@ -156,5 +164,8 @@ func (l *Link) Close() error {
 		}
 	}
 	l.pod, l.inner = nil, nil
+	if l.node != nil {
+		errs = append(errs, l.node.Close())
+	}
 	return errors.Join(errs...)
 }

@@ -35,6 +35,7 @@ type world struct {
 	node, client, pod, inner string
 	att                      *network.Attachment
 	slow                     bool // without the fast path
+	nodeToo                  bool // the link knows the node
 }
 
 func newWorld(t testing.TB) *world {
@@ -70,7 +71,11 @@ func (w *world) open(t testing.TB) *network.Link {
 		must(t, err)
 		w.att = a
 	}
-	l, err := network.Open(t.Context(), network.Options{Pod: w.pod, Inner: w.inner, Attachment: w.att, NoFastPath: w.slow})
+	o := network.Options{Pod: w.pod, Inner: w.inner, Attachment: w.att, NoFastPath: w.slow}
+	if w.nodeToo {
+		o.Node = w.node
+	}
+	l, err := network.Open(t.Context(), o)
 	must(t, err)
 	t.Cleanup(func() { l.Close() })
 	return l
