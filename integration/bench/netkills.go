@@ -6,15 +6,12 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
-	"net/netip"
 	"os"
-	"strconv"
-	"strings"
-	"sync"
 	"syscall"
 	"time"
 
 	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
+	"github.com/hibernate-runtime/hibernate/integration/visitors"
 )
 
 const (
@@ -60,8 +57,8 @@ type killed struct {
 
 // killOnce has clients come until another daemon has run for a while.
 func (b *bench) killOnce(ctx context.Context, o *ours) (k killed, err error) {
-	v := &visitors{o: o, stop: make(chan struct{})}
-	v.all.Go(func() { v.come(ctx) })
+	echo := net.JoinHostPort(o.pod.IP, fmt.Sprint(echoPort))
+	v := visitors.Begin(ctx, func(ctx context.Context) (net.Conn, error) { return o.world.Dial(ctx, "tcp", echo) }, visitEach)
 	err = pause(ctx, time.Duration(rand.Int64N(int64(killWithin))))
 	var owned map[uint16]bool
 	if err == nil {
@@ -70,17 +67,15 @@ func (b *bench) killOnce(ctx context.Context, o *ours) (k killed, err error) {
 	if err == nil {
 		err = errors.Join(b.world.Daemon.Start(ctx), pause(ctx, visitAfter))
 	}
-	close(v.stop)
-	v.all.Wait()
-	for _, g := range v.guests {
+	for _, g := range v.End() {
 		k.clients++
-		if g.err != nil && owned[g.port] {
+		if g.Err != nil && owned[g.Port] {
 			k.drained++
 			continue
 		}
-		k.of(g.err)
-		if g.err != nil {
-			fmt.Fprintf(os.Stderr, "bench: a client from port %d: %v\n", g.port, g.err)
+		k.of(g.Err)
+		if g.Err != nil {
+			fmt.Fprintf(os.Stderr, "bench: from port %d: %v\n", g.Port, g.Err)
 		}
 	}
 	return k, err
@@ -95,74 +90,6 @@ func (b *bench) killDaemon(ctx context.Context, o *ours) (map[uint16]bool, error
 	if err := syscall.Kill(b.world.Daemon.Pid(), syscall.SIGSTOP); err != nil {
 		return nil, err
 	}
-	owned, err := accepted(int(s.GetHolderPid()), echoPort)
+	owned, err := visitors.Accepted(int(s.GetHolderPid()), echoPort)
 	return owned, errors.Join(err, b.world.Daemon.Kill())
-}
-
-// accepted are the peers' ports of the connections to a port that somebody in a process's network namespace has accepted: what
-// waits in a backlog belongs to no file yet.
-func accepted(pid int, port uint16) (map[uint16]bool, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/tcp", pid))
-	if err != nil {
-		return nil, err
-	}
-	ports := map[uint16]bool{}
-	for line := range strings.Lines(string(text)) {
-		f := strings.Fields(line)
-		if len(f) < 10 || f[9] == "0" || !strings.HasSuffix(f[1], fmt.Sprintf(":%04X", port)) {
-			continue
-		}
-		_, peer, _ := strings.Cut(f[2], ":")
-		n, err := strconv.ParseUint(peer, 16, 16)
-		if err != nil {
-			return nil, fmt.Errorf("%q: %w", line, err)
-		}
-		ports[uint16(n)] = true
-	}
-	return ports, nil
-}
-
-// guest is one client, when it has ended.
-type guest struct {
-	port uint16 // its own
-	err  error
-}
-
-// visitors come one after the other.
-type visitors struct {
-	o    *ours
-	stop chan struct{}
-	all  sync.WaitGroup
-
-	mu     sync.Mutex
-	guests []guest // guarded by mu
-}
-
-// come has clients come until it is told to stop; each waits for its answer.
-func (v *visitors) come(ctx context.Context) {
-	for i := 0; ; i++ {
-		v.all.Go(func() { v.visit(ctx, i) })
-		select {
-		case <-v.stop:
-			return
-		case <-time.After(visitEach):
-		}
-	}
-}
-
-func (v *visitors) visit(ctx context.Context, i int) {
-	ctx, cancel := context.WithTimeout(ctx, answerLimit)
-	defer cancel()
-	var g guest
-	c, err := v.o.world.Dial(ctx, "tcp", net.JoinHostPort(v.o.pod.IP, fmt.Sprint(echoPort)))
-	if g.err = err; err == nil {
-		if own, err := netip.ParseAddrPort(c.LocalAddr().String()); err == nil {
-			g.port = own.Port()
-		}
-		g.err = ask(c, fmt.Sprintf("visitor %d\n", i))
-		_ = c.Close()
-	}
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.guests = append(v.guests, g)
 }

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"syscall"
 )
@@ -21,10 +22,11 @@ import (
 //	reset    resets
 //	deaf     reads nothing before /manners/read is asked for, then to the end
 //
-// It answers the line with itself first. How each connection ended is asked for by the peer's address.
+// It answers the line with itself first. How each connection ended is asked for by the peer's address, or by a name that follows
+// the command, after a space.
 type manners struct {
 	mu    sync.Mutex
-	guest map[string]*guest // by the peer's address; guarded by mu
+	guest map[string]*guest // by the peer's address, and by name; guarded by mu
 	hear  chan struct{}     // closed when the deaf are to read; guarded by mu
 }
 
@@ -48,24 +50,25 @@ func (m *manners) serve(l net.Listener) {
 func (m *manners) receive(c *net.TCPConn) {
 	defer c.Close()
 	in := bufio.NewReaderSize(c, 64<<10)
-	command, err := in.ReadString('\n')
+	line, err := in.ReadString('\n')
 	if err != nil {
 		return
 	}
+	command, name, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
 	g := &guest{sum: sha256.New(), end: "open"}
-	hear := m.welcome(c.RemoteAddr().String(), g)
-	if _, err := io.WriteString(c, command); err != nil {
+	hear := m.welcome(g, c.RemoteAddr().String(), name)
+	if _, err := io.WriteString(c, line); err != nil {
 		return
 	}
 	switch command {
-	case "close\n":
+	case "close":
 		return
-	case "reset\n":
+	case "reset":
 		c.SetLinger(0)
 		return
-	case "half\n":
+	case "half":
 		c.CloseWrite()
-	case "deaf\n":
+	case "deaf":
 		<-hear
 	}
 	_, err = io.Copy(ledger{m, g}, in)
@@ -81,7 +84,7 @@ func (m *manners) receive(c *net.TCPConn) {
 	}
 }
 
-func (m *manners) welcome(peer string, g *guest) (hear chan struct{}) {
+func (m *manners) welcome(g *guest, names ...string) (hear chan struct{}) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.guest == nil {
@@ -90,7 +93,9 @@ func (m *manners) welcome(peer string, g *guest) (hear chan struct{}) {
 	if m.hear == nil {
 		m.hear = make(chan struct{})
 	}
-	m.guest[peer] = g
+	for _, name := range names {
+		m.guest[name] = g
+	}
 	return m.hear
 }
 
