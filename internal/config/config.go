@@ -140,6 +140,7 @@ type Config struct {
 	CPUWindow       time.Duration
 	OrphanHold      time.Duration // 0: not at all
 	CollectAfter    time.Duration // 0: never
+	DrainTimeout    time.Duration // 0: the daemon's own grace
 
 	MaxWakes           int // at a time; 0: one for each core, at least two
 	MaxWakeQueue       int

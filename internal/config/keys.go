@@ -217,6 +217,12 @@ func daemonKeys() []Key {
 				"than engines take for that, shorter than clients wait. Not where the pod's network goes with the container.",
 		}.key(),
 		setting[time.Duration]{
+			name: "drain-timeout", scope: ScopeNode, codec: span(time.Second, 12*month, "they are reset after ten seconds"), def: raw{"24h"},
+			field: func(c *Config) *time.Duration { return &c.DrainTimeout },
+			doc: "How long connections that hibernated passes on may outlive it when it ends in order, as for an upgrade. A process " +
+				"of its own carries them on.",
+		}.key(),
+		setting[time.Duration]{
 			name: "collect-after", scope: ScopeNode, codec: span(time.Minute, 12*month, "never"), def: raw{"24h"},
 			field: func(c *Config) *time.Duration { return &c.CollectAfter },
 			doc: "How long containerd must have said that a container is gone before hibernated removes the snapshot that is " +
