@@ -24,8 +24,9 @@ type Route struct {
 	Gateway     netip.Addr   `json:"gateway,omitzero"` // invalid: on the link
 	Source      netip.Addr   `json:"source,omitzero"`
 	Metric      int          `json:"metric,omitempty"`
-	MTU         int          `json:"mtu,omitempty"`    // 0: the interface's
-	OnLink      bool         `json:"onLink,omitempty"` // gateway outside the addresses' networks
+	MTU         int          `json:"mtu,omitempty"`        // 0: the interface's
+	OnLink      bool         `json:"onLink,omitempty"`     // gateway outside the addresses' networks
+	Advertised  bool         `json:"advertised,omitempty"` // by a router, which also takes it back
 }
 
 // PortMapping is a port of the node that CNI forwards to the pod.
@@ -34,17 +35,6 @@ type PortMapping struct {
 	HostPort      uint16 `json:"hostPort"`
 	ContainerPort uint16 `json:"containerPort"`
 	Protocol      string `json:"protocol,omitempty"`
-}
-
-// ipv4 gives the addresses that the link carries.
-func (a *Attachment) ipv4() []netip.Addr {
-	var list []netip.Addr
-	for _, p := range a.Addresses {
-		if p.Addr().Is4() {
-			list = append(list, p.Addr())
-		}
-	}
-	return list
 }
 
 func (a *Attachment) has(addr netip.Addr) bool {

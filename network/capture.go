@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -13,7 +14,15 @@ import (
 // CaptureOption changes where Capture looks.
 type CaptureOption func(*captureOptions)
 
-type captureOptions struct{ cache string }
+type captureOptions struct {
+	cache  string
+	noIPv6 bool
+}
+
+// WithoutIPv6 leaves the pod's addresses and routes of IPv6 to P, where a workload is not to have them.
+func WithoutIPv6() CaptureOption {
+	return func(o *captureOptions) { o.noIPv6 = true }
+}
 
 // WithCNICache names the directory above libcni's "results"; /var/lib/cni is
 // the default.
@@ -47,6 +56,12 @@ func Capture(ctx context.Context, podNS string, options ...CaptureOption) (*Atta
 	if err != nil {
 		return nil, fmt.Errorf("capture network of %s: %w", podNS, err)
 	}
+	if o.noIPv6 {
+		a.leaveIPv6()
+	}
+	if len(a.Addresses) == 0 {
+		return nil, ErrNoNetwork
+	}
 	a.PortMappings = cachedPortMappings(o.cache, podNS, a)
 	found, err := foreignRules(ctx, pod)
 	if err != nil {
@@ -56,6 +71,11 @@ func Capture(ctx context.Context, podNS string, options ...CaptureOption) (*Atta
 		return a, &ErrMesh{Found: found}
 	}
 	return a, nil
+}
+
+func (a *Attachment) leaveIPv6() {
+	a.Addresses = slices.DeleteFunc(a.Addresses, func(p netip.Prefix) bool { return p.Addr().Is6() })
+	a.Routes = slices.DeleteFunc(a.Routes, func(r Route) bool { return r.Destination.Addr().Is6() })
 }
 
 func readAttachment(pod *side) (*Attachment, error) {
@@ -144,11 +164,16 @@ func addresses(pod *side, link netlink.Link) ([]netip.Prefix, error) {
 	}
 	var out []netip.Prefix
 	for _, a := range list {
-		if p, ok := toPrefix(a.IPNet); ok && a.Scope == unix.RT_SCOPE_UNIVERSE {
+		if p, ok := toPrefix(a.IPNet); ok && usable(a) {
 			out = append(out, p)
 		}
 	}
 	return out, nil
+}
+
+// usable says whether an address is known beyond its link, and nobody else's there.
+func usable(a netlink.Addr) bool {
+	return a.Scope == unix.RT_SCOPE_UNIVERSE && a.Flags&unix.IFA_F_DADFAILED == 0
 }
 
 func routes(pod *side, link netlink.Link) ([]Route, error) {
@@ -172,7 +197,7 @@ func routes(pod *side, link netlink.Link) ([]Route, error) {
 		if dst.Addr().IsLinkLocalUnicast() && dst.Addr().Is6() {
 			continue
 		}
-		out = append(out, Route{Destination: dst, Gateway: toAddr(r.Gw), Source: toAddr(r.Src), Metric: r.Priority, MTU: r.MTU, OnLink: r.Flags&unix.RTNH_F_ONLINK != 0})
+		out = append(out, Route{Destination: dst, Gateway: toAddr(r.Gw), Source: toAddr(r.Src), Metric: r.Priority, MTU: r.MTU, OnLink: r.Flags&unix.RTNH_F_ONLINK != 0, Advertised: r.Protocol == unix.RTPROT_RA})
 	}
 	return out, nil
 }

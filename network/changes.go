@@ -43,7 +43,8 @@ func (l *Link) Changes(ctx context.Context, fn func()) error {
 }
 
 const routeGroups uint32 = 1<<(unix.RTNLGRP_LINK-1) | 1<<(unix.RTNLGRP_NEIGH-1) |
-	1<<(unix.RTNLGRP_IPV4_ROUTE-1) | 1<<(unix.RTNLGRP_IPV4_RULE-1) | 1<<(unix.RTNLGRP_IPV4_NETCONF-1)
+	1<<(unix.RTNLGRP_IPV4_ROUTE-1) | 1<<(unix.RTNLGRP_IPV4_RULE-1) | 1<<(unix.RTNLGRP_IPV4_NETCONF-1) |
+	1<<(unix.RTNLGRP_IPV6_ROUTE-1) | 1<<(unix.RTNLGRP_IPV6_RULE-1) | 1<<(unix.RTNLGRP_IPV6_NETCONF-1)
 
 // concerns says whether a change of P's routing may be one of the link's.
 func (l *Link) concerns(m syscall.NetlinkMessage) bool {

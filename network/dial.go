@@ -8,16 +8,19 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"syscall"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
 // Dial connects to the sandbox behind the pod's namespace with the client's
 // address as the source (the port is another one), so the workload sees who
 // calls. pod stays the caller's. The gate must be open; while the neighbour is
-// missing the connection waits in the kernel.
+// missing the connection waits in the kernel. A client of another family than
+// target's reaches the pod by its first address of that family.
 func Dial(ctx context.Context, pod *os.File, client, target netip.AddrPort) (*net.TCPConn, error) {
 	to := netip.AddrPortFrom(target.Addr().Unmap(), target.Port())
 	var err error
@@ -36,11 +39,13 @@ func Dial(ctx context.Context, pod *os.File, client, target netip.AddrPort) (*ne
 const portTries = 64
 
 func dial(ctx context.Context, pod *os.File, client netip.Addr, target netip.AddrPort) (*net.TCPConn, error) {
-	if client.Is4() != target.Addr().Is4() {
-		return nil, errors.New("addresses of two families")
-	}
 	var f *os.File
 	err := enter(pod, func() (err error) {
+		if client.Is4() != target.Addr().Is4() {
+			if target, err = sameFamily(client, target); err != nil {
+				return err
+			}
+		}
 		f, err = streamSocket(target.Addr())
 		return err
 	})
@@ -68,6 +73,21 @@ func dial(ctx context.Context, pod *os.File, client netip.Addr, target netip.Add
 		return nil, fmt.Errorf("not a TCP connection: %T", c)
 	}
 	return tcp, nil
+}
+
+// sameFamily runs inside P. It finds the address of the client's family beside the target's.
+func sameFamily(client netip.Addr, target netip.AddrPort) (netip.AddrPort, error) {
+	list, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		return target, fmt.Errorf("addresses of P: %w", err)
+	}
+	i := slices.IndexFunc(list, func(a netlink.Addr) bool { return toAddr(a.IP) == target.Addr() })
+	for _, a := range list {
+		if i >= 0 && a.LinkIndex == list[i].LinkIndex && usable(a) && familyOf(toAddr(a.IP)) == familyOf(client) {
+			return netip.AddrPortFrom(toAddr(a.IP), target.Port()), nil
+		}
+	}
+	return target, fmt.Errorf("the pod has no address of %s", familyOf(client).name)
 }
 
 func startConnect(fd int, client netip.Addr, target netip.AddrPort) error {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -39,10 +40,16 @@ func (l *Link) elicit(ctx context.Context, flows []Flow) (*keepalive.Table, erro
 	if err != nil {
 		return nil, err
 	}
-	defer l.keeperGone.Go(func() { e.wire.Close() }) // the kernel takes ten milliseconds for it
-	for ; len(flows) > 0; flows = flows[min(len(flows), elicitAtOnce):] {
-		if err := e.askAll(ctx, flows[:min(len(flows), elicitAtOnce)]); err != nil {
-			return nil, fmt.Errorf("ask the sandbox: %w", err)
+	defer l.keeperGone.Go(e.close) // the kernel takes ten milliseconds for it
+	byFamily := map[*family][]Flow{}
+	for _, f := range flows {
+		byFamily[familyOf(f.Own.Addr())] = append(byFamily[familyOf(f.Own.Addr())], f)
+	}
+	for f, flows := range byFamily {
+		for some := range slices.Chunk(flows, elicitAtOnce) {
+			if err := e.askAll(ctx, e.wires[f], some); err != nil {
+				return nil, fmt.Errorf("ask the sandbox: %w", err)
+			}
 		}
 	}
 	return e.table, nil
@@ -56,21 +63,38 @@ func (l *Link) openElicitor() (*elicitor, error) {
 	if outer == nil || inner == nil {
 		return nil, errors.New("the link is missing")
 	}
-	e := &elicitor{to: inner.Attrs().HardwareAddr, from: outer.Attrs().HardwareAddr, table: &keepalive.Table{}}
-	if err := enter(l.pod.ns, func() (err error) { e.wire, err = openWire(outer.Attrs().Index); return err }); err != nil {
+	e := &elicitor{to: inner.Attrs().HardwareAddr, from: outer.Attrs().HardwareAddr, table: &keepalive.Table{}, wires: map[*family]*os.File{}}
+	err = enter(l.pod.ns, func() (err error) {
+		for _, f := range l.attachment.families() {
+			wire, err := openWire(f, outer.Attrs().Index)
+			if err != nil {
+				return err
+			}
+			e.wires[f] = wire
+		}
+		return nil
+	})
+	if err != nil {
+		e.close()
 		return nil, fmt.Errorf("ask the sandbox: %w", err)
 	}
 	return e, nil
 }
 
+func (e *elicitor) close() {
+	for _, wire := range e.wires {
+		wire.Close()
+	}
+}
+
 type elicitor struct {
-	wire     *os.File
+	wires    map[*family]*os.File // of one protocol each: the kernel translates what they hear, and what they send
 	to, from net.HardwareAddr
 	table    *keepalive.Table
 }
 
-// askAll asks for some connections until all have answered, or have been asked often enough.
-func (e *elicitor) askAll(ctx context.Context, flows []Flow) error {
+// askAll asks for some connections of a wire's family until all have answered, or have been asked often enough.
+func (e *elicitor) askAll(ctx context.Context, wire *os.File, flows []Flow) error {
 	open := map[Flow]bool{}
 	for _, f := range flows {
 		open[f] = true
@@ -86,7 +110,7 @@ func (e *elicitor) askAll(ctx context.Context, flows []Flow) error {
 			if err := ctx.Err(); err != nil {
 				return context.Cause(ctx)
 			}
-			if err := e.hear(until, open); errors.Is(err, os.ErrDeadlineExceeded) {
+			if err := e.hear(wire, until, open); errors.Is(err, os.ErrDeadlineExceeded) {
 				break
 			} else if err != nil {
 				return err
@@ -99,18 +123,19 @@ func (e *elicitor) askAll(ctx context.Context, flows []Flow) error {
 func (e *elicitor) ask(f Flow) error { return e.send(question(f)) }
 
 func (e *elicitor) send(s keepalive.Segment) error {
-	frame := append(append(append([]byte(nil), e.to...), e.from...), 0x08, 0x00) // ETH_P_IP
-	_, err := e.wire.Write(append(frame, s.Packet()...))
+	f := familyOf(s.To.Addr())
+	frame := binary.BigEndian.AppendUint16(append(append([]byte(nil), e.to...), e.from...), f.ether)
+	_, err := e.wires[f].Write(append(frame, s.Packet()...))
 	return err
 }
 
 // hear reads one frame. One that answers closes its question: what a connection says that has just ended is no state.
-func (e *elicitor) hear(until time.Time, open map[Flow]bool) error {
-	if err := e.wire.SetReadDeadline(until); err != nil {
+func (e *elicitor) hear(wire *os.File, until time.Time, open map[Flow]bool) error {
+	if err := wire.SetReadDeadline(until); err != nil {
 		return err
 	}
 	buf := make([]byte, 2048)
-	n, err := e.wire.Read(buf)
+	n, err := wire.Read(buf)
 	if err != nil || n < ethernetHeader {
 		return err
 	}
@@ -126,23 +151,23 @@ func (e *elicitor) hear(until time.Time, open map[Flow]bool) error {
 	return nil
 }
 
-// openWire runs inside P. It hears what comes from the sandbox.
-func openWire(index int) (*os.File, error) {
+// openWire runs inside P. It hears what comes from the sandbox by a family.
+func openWire(f *family, index int) (*os.File, error) {
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, os.NewSyscallError("packet socket", err)
 	}
-	f := os.NewFile(uintptr(fd), "wire")
+	wire := os.NewFile(uintptr(fd), "wire")
 	err = setOptions(fd,
 		socketOption{"ignore what is sent", unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1},
 		socketOption{"buffer", unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, elicitBuffer})
 	if err == nil {
-		protocol := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, unix.ETH_P_IP))
+		protocol := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, f.ether))
 		err = os.NewSyscallError("bind", unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: protocol, Ifindex: index}))
 	}
 	if err != nil {
-		f.Close()
+		wire.Close()
 		return nil, err
 	}
-	return f, nil
+	return wire, nil
 }

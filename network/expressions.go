@@ -2,7 +2,6 @@ package network
 
 import (
 	"cmp"
-	"net/netip"
 	"slices"
 
 	"github.com/google/nftables"
@@ -71,12 +70,16 @@ func from(name string) []expr.Any {
 	return meta(expr.MetaKeyIIFNAME, expr.CmpOpEq, fixedName(name)...)
 }
 
+func notFrom(name string) []expr.Any {
+	return meta(expr.MetaKeyIIFNAME, expr.CmpOpNeq, fixedName(name)...)
+}
+
 func notTo(name string) []expr.Any {
 	return meta(expr.MetaKeyOIFNAME, expr.CmpOpNeq, fixedName(name)...)
 }
 
-func isIPv4() []expr.Any  { return meta(expr.MetaKeyNFPROTO, expr.CmpOpEq, unix.NFPROTO_IPV4) }
-func notIPv4() []expr.Any { return meta(expr.MetaKeyNFPROTO, expr.CmpOpNeq, unix.NFPROTO_IPV4) }
+// is matches packets of the family.
+func (f *family) is() []expr.Any { return meta(expr.MetaKeyNFPROTO, expr.CmpOpEq, f.nf) }
 
 func protocol(p byte) []expr.Any    { return meta(expr.MetaKeyL4PROTO, expr.CmpOpEq, p) }
 func notProtocol(p byte) []expr.Any { return meta(expr.MetaKeyL4PROTO, expr.CmpOpNeq, p) }
@@ -90,23 +93,30 @@ const (
 	destinationOffset = 16
 )
 
-// inSet and notInSet match an address of the IPv4 header against a set.
-func inSet(offset uint32, s *nftables.Set) []expr.Any    { return address(offset, s, false) }
-func notInSet(offset uint32, s *nftables.Set) []expr.Any { return address(offset, s, true) }
+// inSet and notInSet match an address of the IP header against a set.
+func (f *family) inSet(offset uint32, s *nftables.Set) []expr.Any { return f.lookUp(offset, s, false) }
+func (f *family) notInSet(offset uint32, s *nftables.Set) []expr.Any {
+	return f.lookUp(offset, s, true)
+}
 
-func address(offset uint32, s *nftables.Set, invert bool) []expr.Any {
+func (f *family) lookUp(offset uint32, s *nftables.Set, invert bool) []expr.Any {
 	return []expr.Any{
-		header(expr.PayloadBaseNetworkHeader, offset, 4),
+		header(expr.PayloadBaseNetworkHeader, offset, f.address),
 		&expr.Lookup{SourceRegister: reg, SetName: s.Name, SetID: s.ID, Invert: invert},
 	}
 }
 
-func toAddress(a netip.Addr) []expr.Any {
-	return []expr.Any{header(expr.PayloadBaseNetworkHeader, destinationOffset, 4), compare(expr.CmpOpEq, a.AsSlice()...)}
+// toGateway matches the link's own address.
+func (f *family) toGateway() []expr.Any {
+	return []expr.Any{header(expr.PayloadBaseNetworkHeader, f.destination, f.address), compare(expr.CmpOpEq, f.gateway.AsSlice()...)}
 }
 
-// whole matches an IPv4 packet that is no fragment. The kernel reads the ports of one that has none from its data.
-func whole() []expr.Any {
+// whole matches a packet of a protocol that is no fragment. The kernel reads the ports of one that has none from its data.
+// Of IPv6 it has no header between, either: those are the sandbox's to read.
+func (f *family) whole(protocol byte) []expr.Any {
+	if f == ip6 {
+		return []expr.Any{header(expr.PayloadBaseNetworkHeader, 6, 1), compare(expr.CmpOpEq, protocol)}
+	}
 	return []expr.Any{
 		header(expr.PayloadBaseNetworkHeader, 6, 2),
 		&expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: 2, Mask: []byte{0x3f, 0xff}, Xor: []byte{0, 0}},
@@ -144,46 +154,54 @@ func port(s *nftables.Set, invert bool) []expr.Any {
 	}
 }
 
-func icmpType(t byte) []expr.Any {
-	return append(protocol(unix.IPPROTO_ICMP), header(expr.PayloadBaseTransportHeader, 0, 1), compare(expr.CmpOpEq, t))
+func (f *family) icmpType(t byte) []expr.Any {
+	return append(protocol(f.icmp), header(expr.PayloadBaseTransportHeader, 0, 1), compare(expr.CmpOpEq, t))
 }
 
-func icmpTypeAndCode(t, code byte) []expr.Any {
-	return append(protocol(unix.IPPROTO_ICMP), header(expr.PayloadBaseTransportHeader, 0, 2), compare(expr.CmpOpEq, t, code))
+func (f *family) icmpTypeAndCode(t, code byte) []expr.Any {
+	return append(protocol(f.icmp), header(expr.PayloadBaseTransportHeader, 0, 2), compare(expr.CmpOpEq, t, code))
 }
 
-func longer(than uint16) []expr.Any {
-	return []expr.Any{header(expr.PayloadBaseNetworkHeader, 2, 2), compare(expr.CmpOpGt, binaryutil.BigEndian.PutUint16(than)...)}
+// icmpTypes matches those from first to last.
+func (f *family) icmpTypes(first, last byte) []expr.Any {
+	return append(protocol(f.icmp), header(expr.PayloadBaseTransportHeader, 0, 1),
+		&expr.Range{Op: expr.CmpOpEq, Register: reg, FromData: []byte{first}, ToData: []byte{last}})
+}
+
+// longer matches packets that carry more than so many bytes.
+func (f *family) longer(than uint16) []expr.Any {
+	return []expr.Any{
+		header(expr.PayloadBaseNetworkHeader, f.length, 2), compare(expr.CmpOpGt, binaryutil.BigEndian.PutUint16(f.counted+than)...),
+	}
 }
 
 // sizedNotIn looks the pair (TCP header length, IP length) up in s, in two
 // registers that follow one another.
-func sizedNotIn(s *nftables.Set) []expr.Any {
+func (f *family) sizedNotIn(s *nftables.Set) []expr.Any {
 	return []expr.Any{
 		&expr.Payload{DestRegister: unix.NFT_REG32_00, Base: expr.PayloadBaseTransportHeader, Offset: 12, Len: 1},
 		&expr.Bitwise{SourceRegister: unix.NFT_REG32_00, DestRegister: unix.NFT_REG32_00, Len: 1, Mask: []byte{0xf0}, Xor: []byte{0}},
-		&expr.Payload{DestRegister: unix.NFT_REG32_01, Base: expr.PayloadBaseNetworkHeader, Offset: 2, Len: 2},
+		&expr.Payload{DestRegister: unix.NFT_REG32_01, Base: expr.PayloadBaseNetworkHeader, Offset: f.length, Len: 2},
 		&expr.Lookup{SourceRegister: unix.NFT_REG32_00, SetName: s.Name, SetID: s.ID, Invert: true},
 	}
 }
 
 // ofSocket matches by the socket in P that a segment belongs to, if any, and ofErrorsSocket by that which sent what an ICMP
 // error is about.
-func ofSocket(key expr.SocketKey) []expr.Any       { return socket(unix.IPPROTO_TCP, key) }
-func ofErrorsSocket(key expr.SocketKey) []expr.Any { return socket(unix.IPPROTO_ICMP, key) }
+func ofSocket(key expr.SocketKey) []expr.Any                   { return socket(unix.IPPROTO_TCP, key) }
+func (f *family) ofErrorsSocket(key expr.SocketKey) []expr.Any { return socket(f.icmp, key) }
 
 func socket(of byte, key expr.SocketKey) []expr.Any {
 	return append(protocol(of), &expr.Socket{Key: key, Register: reg}, compare(expr.CmpOpEq, 1))
 }
 
-// fromAddress makes a the source of an IPv4 packet.
-func fromAddress(a netip.Addr) []expr.Any {
-	const atChecksum = 10
+// fromGateway makes the link's own address the source of an ICMP error of P's.
+func (f *family) fromGateway() []expr.Any {
 	return []expr.Any{
-		&expr.Immediate{Register: reg, Data: a.AsSlice()},
+		&expr.Immediate{Register: reg, Data: f.gateway.AsSlice()},
 		&expr.Payload{
-			OperationType: expr.PayloadWrite, SourceRegister: reg, Base: expr.PayloadBaseNetworkHeader, Offset: sourceOffset, Len: 4,
-			CsumType: expr.CsumTypeInet, CsumOffset: atChecksum,
+			OperationType: expr.PayloadWrite, SourceRegister: reg, Base: expr.PayloadBaseNetworkHeader, Offset: f.source, Len: f.address,
+			CsumType: expr.CsumTypeInet, CsumOffset: f.sourceChecksum,
 		},
 	}
 }

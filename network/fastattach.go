@@ -23,7 +23,7 @@ func (f *fastPath) attach(l *Link, at *fastPrograms) (err error) {
 		return err
 	}
 	s := &fastSpec{
-		addresses: l.attachment.ipv4(), primary: at.primary, outer: at.outer,
+		addresses: l.attachment.of(ip4), primary: at.primary, outer: at.outer,
 		switches: f.maps.switches, counts: f.maps.counts, hops: f.maps.hops,
 	}
 	for _, one := range []struct {

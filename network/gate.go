@@ -48,15 +48,32 @@ func parsePosition(s string) (Position, bool) {
 type Gate struct {
 	Position  Position
 	Ports     []uint16 // TCP's that it listens on
+	Only4     []uint16 // those of Ports that take no IPv6: by that they are closed
 	Datagrams []uint16 // UDP's that it has bound
 }
 
-func (g Gate) normal() Gate {
+// normal is g as it is read back from the table of a pod with these addresses.
+func (g Gate) normal(a *Attachment) Gate {
 	g.Ports, g.Datagrams = sorted(g.Ports), sorted(g.Datagrams)
+	if !a.carries(ip4) {
+		g.Ports = g.portsOf(ip6)
+	}
+	g.Only4 = slices.DeleteFunc(sorted(g.Only4), func(p uint16) bool { return !a.carries(ip6) || !slices.Contains(g.Ports, p) })
+	if len(g.Only4) == 0 {
+		g.Only4 = nil
+	}
 	if g.Position == GateHeld && g.Ports == nil { // what nobody holds can't wait
 		g.Ports = []uint16{}
 	}
 	return g
+}
+
+// portsOf are TCP's that take connections of a family; nil when they are not known.
+func (g Gate) portsOf(f *family) []uint16 {
+	if f == ip4 {
+		return g.Ports
+	}
+	return slices.DeleteFunc(slices.Clone(g.Ports), func(p uint16) bool { return slices.Contains(g.Only4, p) })
 }
 
 // sorted keeps nil apart from empty.
@@ -67,7 +84,7 @@ func sorted(ports []uint16) []uint16 {
 }
 
 func (g Gate) equal(o Gate) bool {
-	return g.Position == o.Position && slices.Equal(g.Ports, o.Ports) && slices.Equal(g.Datagrams, o.Datagrams)
+	return g.Position == o.Position && slices.Equal(g.Ports, o.Ports) && slices.Equal(g.Only4, o.Only4) && slices.Equal(g.Datagrams, o.Datagrams)
 }
 
 // SetGate brings the gate into a position, in one transaction of the kernel: no
@@ -83,7 +100,7 @@ func (l *Link) setGate(ctx context.Context, g Gate) error {
 	if _, ok := parsePosition(g.Position.String()); !ok {
 		return fmt.Errorf("gate: no such position: %s", g.Position)
 	}
-	g = g.normal()
+	g = g.normal(l.attachment)
 	if g.Position != GateOpen {
 		if err := l.fast.closing(); err != nil {
 			return fmt.Errorf("set gate %s: %w", g.Position, err)
@@ -119,16 +136,14 @@ func (l *Link) writeGate(ctx context.Context, g Gate, anew bool) error {
 			c.AddTable(rs.table)
 			c.DelTable(rs.table)
 		}
-		if err := rs.write(c, l.attachment.ipv4(), g); err != nil {
+		if err := rs.write(c, l.attachment, g); err != nil {
 			return err
 		}
 		return c.Flush()
 	})
 }
 
-func (l *Link) ruleset(g Gate) *ruleset {
-	return newRuleset(l.attachment.Interface, l.found.forwarded(), g)
-}
+func (l *Link) ruleset(g Gate) *ruleset { return newRuleset(l, g) }
 
 // Gate reads the position and the ports back from the kernel. ErrNoGate when
 // the table is gone. An open gate doesn't tell a list that is empty from one that
@@ -136,7 +151,7 @@ func (l *Link) ruleset(g Gate) *ruleset {
 func (l *Link) Gate(ctx context.Context) (g Gate, err error) {
 	rs := l.ruleset(Gate{})
 	err = l.pod.withNFT(ctx, func(c *nftables.Conn) error {
-		rules, err := c.GetRules(rs.table, &nftables.Chain{Name: chainToSandbox})
+		rules, err := c.GetRules(rs.table, &nftables.Chain{Name: chainToSandbox + rs.families[0].suffix})
 		if err != nil {
 			return fmt.Errorf("read gate: %w", err)
 		}
@@ -152,13 +167,30 @@ func (l *Link) Gate(ctx context.Context) (g Gate, err error) {
 		knows := func(comment string) bool {
 			return slices.ContainsFunc(rules, func(r *nftables.Rule) bool { return commentOf(r) == comment })
 		}
-		if g.Ports, err = readPorts(c, rs.ports, knows(refusesTCP)); err != nil {
+		if g.Ports, err = readPorts(c, rs.families[0].ports, knows(refusesTCP)); err != nil {
+			return err
+		}
+		if g.Only4, err = rs.readOnly4(c, g.Ports); err != nil {
 			return err
 		}
 		g.Datagrams, err = readPorts(c, rs.datagrams, knows(refusesUDP))
 		return err
 	})
 	return g, err
+}
+
+// readOnly4 finds which ports IPv6's rules don't have.
+func (r *ruleset) readOnly4(c *nftables.Conn, ports []uint16) (only []uint16, err error) {
+	if len(r.families) < len(families) {
+		return nil, nil
+	}
+	six, err := readPorts(c, r.families[1].ports, false)
+	for _, p := range ports {
+		if !slices.Contains(six, p) {
+			only = append(only, p)
+		}
+	}
+	return only, err
 }
 
 // readPorts reads a list, which is empty and not nil when it is known.
@@ -212,12 +244,16 @@ func (l *Link) checkGate(ctx context.Context) error {
 		if err := checkChains(c, rs.table, rs.chains); err != nil {
 			return err
 		}
-		return rs.checkAddresses(c, len(l.attachment.ipv4()))
+		return rs.checkAddresses(c, l.attachment)
 	})
 }
 
-func (r *ruleset) checkAddresses(c *nftables.Conn, want int) error {
-	for set, n := range map[*nftables.Set]int{r.addresses: want, r.empty: len(emptySizes())} {
+func (r *ruleset) checkAddresses(c *nftables.Conn, a *Attachment) error {
+	want := map[*nftables.Set]int{}
+	for _, f := range r.families {
+		want[f.addresses], want[f.empty] = len(a.of(f.family)), len(f.emptySizes())
+	}
+	for set, n := range want {
 		list, err := c.GetSetElements(set)
 		if err != nil {
 			return fmt.Errorf("nft set %s: %w", set.Name, err)

@@ -30,8 +30,8 @@ var ErrUnseen = errors.New("more segments came than could be looked at")
 // What was taken and is no question after all is put back.
 type keeper struct {
 	log     *mdnetlink.Conn
-	answers *rawSocket // to peers
-	back    *rawSocket // to the sandbox
+	answers map[*family]*rawSocket // to peers
+	back    map[*family]*rawSocket // to the sandbox
 	done    sync.WaitGroup
 
 	mu    sync.Mutex // guards the below
@@ -103,7 +103,7 @@ func (l *Link) carried(flows []Flow) []Flow {
 	for _, f := range flows {
 		f.Own = netip.AddrPortFrom(l.attachment.outside(f.Own.Addr().Unmap()), f.Own.Port())
 		f.Peer = netip.AddrPortFrom(f.Peer.Addr().Unmap(), f.Peer.Port())
-		if f.Own.Addr().Is4() && f.Peer.Addr().Is4() && l.attachment.has(f.Own.Addr()) && len(list) < mostConnections {
+		if !f.Peer.Addr().IsLinkLocalUnicast() && l.attachment.has(f.Own.Addr()) && len(list) < mostConnections {
 			list = append(list, f)
 		}
 	}
@@ -142,16 +142,20 @@ func (l *Link) forgetKeeper() error {
 }
 
 func (l *Link) openKeeper() (k *keeper, err error) {
-	k = &keeper{}
+	k = &keeper{answers: map[*family]*rawSocket{}, back: map[*family]*rawSocket{}}
 	err = enter(l.pod.ns, func() (err error) {
 		if k.log, err = openLog(); err != nil {
 			return err
 		}
-		if k.answers, err = openRaw(0); err != nil {
-			return err
+		for _, f := range l.attachment.families() {
+			if k.answers[f], err = openRaw(f, 0); err != nil {
+				return err
+			}
+			if k.back[f], err = openRaw(f, MarkSandbox); err != nil {
+				return err
+			}
 		}
-		k.back, err = openRaw(MarkSandbox)
-		return err
+		return nil
 	})
 	if err != nil {
 		return nil, errors.Join(err, k.close())
@@ -171,9 +175,11 @@ func (k *keeper) close() error {
 	if k.log != nil {
 		errs = append(errs, k.log.Close())
 	}
-	for _, s := range []*rawSocket{k.answers, k.back} {
-		if s != nil {
-			errs = append(errs, s.close())
+	for _, sockets := range []map[*family]*rawSocket{k.answers, k.back} {
+		for _, s := range sockets {
+			if s != nil {
+				errs = append(errs, s.close())
+			}
 		}
 	}
 	return errors.Join(errs...)
@@ -227,7 +233,7 @@ func (k *keeper) judge(packet []byte) {
 	if ok {
 		switch verdict, answer := k.table.Judge(s, time.Now()); verdict {
 		case keepalive.Answer:
-			_ = k.answers.send(answer.Packet(), answer.To.Addr())
+			_ = k.answers[familyOf(answer.To.Addr())].send(answer.Packet(), answer.To.Addr())
 			return
 		case keepalive.Silent:
 			return
@@ -239,8 +245,8 @@ func (k *keeper) judge(packet []byte) {
 
 // putBack sends a packet on to the sandbox: it waits in the kernel, and is reported, while the sandbox isn't there.
 func (k *keeper) putBack(packet []byte) {
-	if len(packet) >= ipv4Header {
-		_ = k.back.send(packet, netip.AddrFrom4([4]byte(packet[destinationOffset:destinationOffset+4])))
+	if to, ok := keepalive.Destination(packet); ok {
+		_ = k.back[familyOf(to)].send(packet, to)
 	}
 }
 

@@ -85,12 +85,12 @@ func receiveLog(c *mdnetlink.Conn) (packets [][]byte, err error) {
 	return packets, nil
 }
 
-// rawSocket sends whole IPv4 packets out of P.
+// rawSocket sends whole packets of a family out of P.
 type rawSocket struct{ file *os.File }
 
 // openRaw runs inside P.
-func openRaw(mark uint32) (*rawSocket, error) {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_RAW)
+func openRaw(f *family, mark uint32) (*rawSocket, error) {
+	fd, err := unix.Socket(f.sockets, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_RAW)
 	if err != nil {
 		return nil, os.NewSyscallError("raw socket", err)
 	}

@@ -22,11 +22,16 @@ var beforeGate = nftables.ChainPriorityRef(*nftables.ChainPriorityMangle - 1)
 
 // probeSet holds what the probes of known connections look like: the two addresses, and the first twelve bytes of the TCP
 // header. What the key's parts are called is for nft's listing only.
-func probeSet(t *nftables.Table) *nftables.Set {
-	return &nftables.Set{
-		Table: t, ID: 4, Name: setProbes, Concatenation: true,
+func (f *family) probeSet(t *nftables.Table) *nftables.Set {
+	s := &nftables.Set{
+		Table: t, ID: 4, Name: setProbes + f.suffix, Concatenation: true,
 		KeyType: nftables.MustConcatSetType(nftables.TypeIPAddr, nftables.TypeIPAddr, nftables.TypeMark, nftables.TypeMark, nftables.TypeMark),
 	}
+	if f == ip6 {
+		s.ID = 9
+		s.KeyType = nftables.MustConcatSetType(nftables.TypeIP6Addr, nftables.TypeIP6Addr, nftables.TypeMark, nftables.TypeMark, nftables.TypeMark)
+	}
+	return s
 }
 
 func probeKey(f Flow, st keepalive.State) []byte {
@@ -40,20 +45,24 @@ func probeKey(f Flow, st keepalive.State) []byte {
 
 // suspects takes all that may be a probe. What is for sockets of P is not.
 func (l *Link) suspects() []rule {
-	gate := l.ruleset(Gate{})
-	return []rule{
-		when("of P's sockets", from(l.attachment.Interface), ofSocket(expr.SocketKeyTransparent), jump(chainProxied)),
-		when("maybe a keep-alive", from(l.attachment.Interface), isIPv4(),
-			inSet(destinationOffset, gate.addresses), bare(gate.empty), show(), drop()),
+	var rules []rule
+	for _, f := range l.ruleset(Gate{}).families {
+		rules = append(rules,
+			when("of P's sockets by "+f.name, from(l.attachment.Interface), f.is(), ofSocket(expr.SocketKeyTransparent), jump(chainProxied+f.suffix)),
+			when("maybe a keep-alive by "+f.name, from(l.attachment.Interface), f.is(),
+				f.inSet(f.destination, f.addresses), f.bare(), show(), drop()))
 	}
+	return rules
 }
 
 // probes takes exactly the probes of known connections.
 func (l *Link) probes() []rule {
-	gate := l.ruleset(Gate{})
-	return []rule{
-		when("a keep-alive", from(l.attachment.Interface), isIPv4(), bare(gate.empty), probing(probeSet(gate.table)), show(), drop()),
+	var rules []rule
+	for _, f := range l.ruleset(Gate{}).families {
+		rules = append(rules, when("a keep-alive by "+f.name,
+			from(l.attachment.Interface), f.is(), f.bare(), f.probing(f.probeSet(gateTable())), show(), drop()))
 	}
+	return rules
 }
 
 func gateTable() *nftables.Table {
@@ -61,17 +70,17 @@ func gateTable() *nftables.Table {
 }
 
 // bare matches segments with no flag but ACK and no more than a byte, by the gate's set of such sizes.
-func bare(sizes *nftables.Set) []expr.Any {
-	parts := append(tcpFlags(0xff, expr.CmpOpEq, ack), sizedNotIn(sizes)...)
-	parts[len(parts)-1] = &expr.Lookup{SourceRegister: unix.NFT_REG32_00, SetName: sizes.Name, SetID: sizes.ID}
+func (f *familyRules) bare() []expr.Any {
+	parts := append(tcpFlags(0xff, expr.CmpOpEq, ack), f.sizedNotIn(f.empty)...)
+	parts[len(parts)-1] = &expr.Lookup{SourceRegister: unix.NFT_REG32_00, SetName: f.empty.Name, SetID: f.empty.ID}
 	return parts
 }
 
-// probing looks the packet up by the bytes of probeKey, in five registers that follow one another.
-func probing(s *nftables.Set) []expr.Any {
+// probing looks the packet up by the bytes of probeKey, in registers that follow one another.
+func (f *family) probing(s *nftables.Set) []expr.Any {
 	return []expr.Any{
-		&expr.Payload{DestRegister: unix.NFT_REG32_00, Base: expr.PayloadBaseNetworkHeader, Offset: sourceOffset, Len: 8},
-		&expr.Payload{DestRegister: unix.NFT_REG32_02, Base: expr.PayloadBaseTransportHeader, Offset: 0, Len: 12},
+		&expr.Payload{DestRegister: unix.NFT_REG32_00, Base: expr.PayloadBaseNetworkHeader, Offset: f.source, Len: 2 * f.address},
+		&expr.Payload{DestRegister: unix.NFT_REG32_00 + f.address/2, Base: expr.PayloadBaseTransportHeader, Offset: 0, Len: 12},
 		&expr.Lookup{SourceRegister: unix.NFT_REG32_00, SetName: s.Name, SetID: s.ID},
 	}
 }
@@ -89,8 +98,11 @@ func (l *Link) writeKeeper(ctx context.Context, rules []rule, table *keepalive.T
 		t := c.AddTable(gateTable())
 		added := c.AddChain(want.in(t))
 		c.FlushChain(added)
-		if table != nil {
-			if err := writeProbes(c, probeSet(t), table); err != nil {
+		for _, f := range l.attachment.families() {
+			if table == nil {
+				break
+			}
+			if err := writeProbes(c, f, t, table); err != nil {
 				return err
 			}
 		}
@@ -107,9 +119,14 @@ func (l *Link) writeKeeper(ctx context.Context, rules []rule, table *keepalive.T
 // elementsAtOnce go into a message, whose attributes have a length of sixteen bits.
 const elementsAtOnce = 1000
 
-func writeProbes(c *nftables.Conn, s *nftables.Set, table *keepalive.Table) error {
+func writeProbes(c *nftables.Conn, f *family, t *nftables.Table, table *keepalive.Table) error {
+	s := f.probeSet(t)
 	var keys []nftables.SetElement
-	table.All(func(f Flow, st keepalive.State) { keys = append(keys, nftables.SetElement{Key: probeKey(f, st)}) })
+	table.All(func(flow Flow, st keepalive.State) {
+		if familyOf(flow.Own.Addr()) == f {
+			keys = append(keys, nftables.SetElement{Key: probeKey(flow, st)})
+		}
+	})
 	err := c.AddSet(s, nil)
 	if err == nil {
 		c.FlushSet(s)
@@ -130,12 +147,14 @@ func (l *Link) removeKeeper(ctx context.Context) error {
 		ch := c.AddChain(chain{
 			name: chainKeepAlives, hook: nftables.ChainHookPrerouting, priority: beforeGate, policy: nftables.ChainPolicyAccept,
 		}.in(t))
-		if err := c.AddSet(probeSet(t), nil); err != nil { // so that deleting it can't fail
-			return fmt.Errorf("nft set %s: %w", setProbes, err)
-		}
 		c.FlushChain(ch)
 		c.DelChain(ch)
-		c.DelSet(probeSet(t))
+		for _, f := range l.attachment.families() {
+			if err := c.AddSet(f.probeSet(t), nil); err != nil { // so that deleting it can't fail
+				return fmt.Errorf("nft set %s: %w", setProbes, err)
+			}
+			c.DelSet(f.probeSet(t))
+		}
 		if err := c.Flush(); err != nil {
 			return fmt.Errorf("nft chain %s: %w", chainKeepAlives, err)
 		}

@@ -48,13 +48,10 @@ type Options struct {
 // missing. The gate is left as found, or opened when there is none. The sandbox
 // is reached after Connect.
 //
-// Errors: ErrHostNetwork, ErrNoIPv4, ErrShared (hib0 leads to another I).
+// Errors: ErrNoNetwork, ErrHostNetwork, ErrShared (hib0 leads to another I).
 func Open(ctx context.Context, o Options) (*Link, error) {
 	if o.Attachment == nil || len(o.Attachment.Addresses) == 0 {
 		return nil, ErrNoNetwork
-	}
-	if len(o.Attachment.ipv4()) == 0 {
-		return nil, ErrNoIPv4
 	}
 	l := &Link{attachment: o.Attachment}
 	switch {
@@ -147,8 +144,8 @@ func (l *Link) Attachment() *Attachment { return l.attachment }
 // Link.
 func (l *Link) Pod() *os.File { return l.pod.ns }
 
-// Address is the pod's (first) address that the link carries.
-func (l *Link) Address() netip.Addr { return l.attachment.ipv4()[0] }
+// Address is the pod's (first) address that the link carries, of IPv4 if there is one.
+func (l *Link) Address() netip.Addr { return l.attachment.carried()[0] }
 
 // Dial connects to a port of the sandbox for a client; see the function Dial.
 func (l *Link) Dial(ctx context.Context, client netip.AddrPort, port uint16) (*net.TCPConn, error) {

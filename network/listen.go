@@ -21,45 +21,61 @@ type Backlog struct {
 	Buffer int
 }
 
-// Listen makes a listener in P that gets connections to the pod's address while
+// Listen makes a listener in P that gets connections to the pod's addresses while
 // the gate is held. It is bound to the wildcard: the gate tells its packets from
 // the sandbox's own by that. The descriptor is in non-blocking mode, and the
 // caller's.
 func (l *Link) Listen(ctx context.Context, port uint16, b Backlog) (*os.File, error) {
+	wildcard := netip.IPv4Unspecified()
+	if l.attachment.carries(ip6) {
+		wildcard = netip.IPv6Unspecified() // for both families
+	}
+	return l.listen(ctx, netip.AddrPortFrom(wildcard, port), b)
+}
+
+// Listen4 is Listen for a port that takes no IPv6 ([Gate.Only4]).
+func (l *Link) Listen4(ctx context.Context, port uint16, b Backlog) (*os.File, error) {
+	return l.listen(ctx, netip.AddrPortFrom(netip.IPv4Unspecified(), port), b)
+}
+
+func (l *Link) listen(ctx context.Context, at netip.AddrPort, b Backlog) (*os.File, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	var f *os.File
 	err := enter(l.pod.ns, func() (err error) {
-		f, err = streamSocket(netip.IPv4Unspecified())
+		f, err = streamSocket(at.Addr())
 		return err
 	})
 	if err == nil {
-		err = listen(f, port, b)
+		err = listen(f, at, b)
 	}
 	if err != nil {
 		if f != nil {
 			f.Close()
 		}
-		return nil, fmt.Errorf("listen on port %d of %s: %w", port, l.pod.ns.Name(), err)
+		return nil, fmt.Errorf("listen on port %d of %s: %w", at.Port(), l.pod.ns.Name(), err)
 	}
 	return f, nil
 }
 
-func listen(f *os.File, port uint16, b Backlog) error {
+func listen(f *os.File, at netip.AddrPort, b Backlog) error {
 	raw, err := f.SyscallConn()
 	if err != nil {
 		return err
 	}
-	return control(raw, func(fd int) error { return listenOn(fd, port, b) })
+	return control(raw, func(fd int) error { return listenOn(fd, at, b) })
 }
 
-func listenOn(fd int, port uint16, b Backlog) error {
-	wildcard := netip.IPv4Unspecified()
-	if err := setOptions(fd, reuseOption, transparentOption(wildcard)); err != nil {
+func listenOn(fd int, at netip.AddrPort, b Backlog) error {
+	options := []socketOption{reuseOption, transparentOption(at.Addr())}
+	if at.Addr().Is6() {
+		options = append(options, socketOption{"IPv6 only", unix.SOL_IPV6, unix.IPV6_V6ONLY, 0}) // whatever is P's default
+	}
+	if err := setOptions(fd, options...); err != nil {
 		return err
 	}
-	if err := unix.Bind(fd, sockaddr(netip.AddrPortFrom(wildcard, port))); err != nil {
+	if err := unix.Bind(fd, sockaddr(at)); err != nil {
 		return os.NewSyscallError("bind", err)
 	}
 	if err := boundBuffer(fd, b.Buffer); err != nil {

@@ -19,7 +19,7 @@ func (l *Link) mtu() (int, error) {
 	}
 	mtu := primary.Attrs().MTU
 	filter := &netlink.Route{Table: unix.RT_TABLE_MAIN, LinkIndex: primary.Attrs().Index}
-	list, err := l.pod.route.RouteListFiltered(netlink.FAMILY_V4, filter, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_OIF)
+	list, err := l.pod.route.RouteListFiltered(netlink.FAMILY_ALL, filter, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_OIF)
 	if err != nil {
 		return 0, fmt.Errorf("routes of P: %w", err)
 	}

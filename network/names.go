@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"strings"
 	"time"
 )
@@ -36,19 +35,14 @@ const (
 	netlinkMax = 5 * time.Second // the longest that one netlink request may take
 )
 
-var (
-	gateway4 = netip.MustParseAddr("169.254.42.1")
-	// The same on every node, so that the neighbour a checkpoint holds stays right.
-	outerMAC = net.HardwareAddr{0x02, 0x68, 0x69, 0x62, 0x2a, 0x01}
-)
+// outerMAC is the same on every node, so that the neighbour a checkpoint holds stays right.
+var outerMAC = net.HardwareAddr{0x02, 0x68, 0x69, 0x62, 0x2a, 0x01}
 
 var (
 	// ErrNoNetwork: no interface but loopback has an address.
 	ErrNoNetwork = errors.New("the pod's namespace has no network")
 	// ErrHostNetwork: the pod's namespace is the one this process runs in.
 	ErrHostNetwork = errors.New("the pod uses the host's network")
-	// ErrNoIPv4: the pod has addresses, but none that the link can carry.
-	ErrNoIPv4 = errors.New("the pod has no IPv4 address")
 	// ErrShared: another workload's link is in this namespace.
 	ErrShared = errors.New("the pod's namespace already holds another workload's link")
 	// ErrNoGate: the gate's table is not there, or is not as this package makes it.

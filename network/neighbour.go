@@ -35,8 +35,8 @@ func (l *Link) PrepareInner(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("prepare I: %w", err)
 	}
-	for _, a := range l.attachment.ipv4() {
-		if err := l.inner.route.AddrReplace(inner, &netlink.Addr{IPNet: host(l.attachment.inside(a))}); err != nil {
+	for _, a := range l.attachment.carried() {
+		if err := l.inner.route.AddrReplace(inner, linkAddress(l.attachment.inside(a))); err != nil {
 			return fmt.Errorf("prepare I: address %s: %w", a, err)
 		}
 	}
@@ -44,18 +44,29 @@ func (l *Link) PrepareInner(ctx context.Context) error {
 	l.mu.Lock()
 	l.device = index
 	l.mu.Unlock()
-	route := &netlink.Route{LinkIndex: index, Dst: toIPNet(netip.PrefixFrom(netip.IPv4Unspecified(), 0)), Gw: gateway4.AsSlice(), Flags: unix.RTNH_F_ONLINK}
-	if err := l.inner.route.RouteReplace(route); err != nil {
-		return fmt.Errorf("prepare I: default route: %w", err)
-	}
 	outer, err := l.outer()
 	if err != nil {
 		return fmt.Errorf("prepare I: %w", err)
 	}
-	if err := l.inner.route.NeighSet(permanent(index, gateway4, outer.Attrs().HardwareAddr)); err != nil {
-		return fmt.Errorf("prepare I: neighbour %s: %w", gateway4, err)
+	for _, f := range l.attachment.families() {
+		route := &netlink.Route{LinkIndex: index, Dst: toIPNet(f.all), Gw: f.gateway.AsSlice(), Flags: unix.RTNH_F_ONLINK}
+		if err := l.inner.route.RouteReplace(route); err != nil {
+			return fmt.Errorf("prepare I: default route of %s: %w", f.name, err)
+		}
+		if err := l.inner.route.NeighSet(permanent(index, f.gateway, outer.Attrs().HardwareAddr)); err != nil {
+			return fmt.Errorf("prepare I: neighbour %s: %w", f.gateway, err)
+		}
 	}
 	return nil
+}
+
+// linkAddress is an address of either end of the link. Nobody else can have it there, so nobody is asked.
+func linkAddress(a netip.Addr) *netlink.Addr {
+	out := &netlink.Addr{IPNet: host(a)}
+	if a.Is6() {
+		out.Flags = unix.IFA_F_NODAD
+	}
+	return out
 }
 
 // Lost says whether the sandbox's end of the link is gone. One that was made in its
@@ -89,7 +100,7 @@ func (l *Link) Connect(ctx context.Context) error {
 	if outer == nil || inner == nil {
 		return fmt.Errorf("connect: the link is missing")
 	}
-	for _, a := range l.attachment.ipv4() {
+	for _, a := range l.attachment.carried() {
 		if err := l.pod.route.NeighSet(permanent(outer.Attrs().Index, a, inner.Attrs().HardwareAddr)); err != nil {
 			return fmt.Errorf("connect: neighbour %s: %w", a, err)
 		}
@@ -112,7 +123,7 @@ func (l *Link) Disconnect(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("disconnect: %w", err)
 	}
-	for _, a := range l.attachment.ipv4() {
+	for _, a := range l.attachment.carried() {
 		err := l.pod.route.NeighDel(&netlink.Neigh{LinkIndex: outer.Attrs().Index, IP: a.AsSlice()})
 		if err != nil && !errors.Is(err, unix.ENOENT) {
 			return fmt.Errorf("disconnect: neighbour %s: %w", a, err)
@@ -129,11 +140,11 @@ func (l *Link) checkNeighbour() error {
 	if outer == nil || inner == nil {
 		return errors.New("the link is missing")
 	}
-	list, err := l.pod.route.NeighList(outer.Attrs().Index, netlink.FAMILY_V4)
+	list, err := l.pod.route.NeighList(outer.Attrs().Index, netlink.FAMILY_ALL)
 	if err != nil {
 		return fmt.Errorf("neighbours of %s: %w", outerName, err)
 	}
-	for _, a := range l.attachment.ipv4() {
+	for _, a := range l.attachment.carried() {
 		i := slices.IndexFunc(list, func(n netlink.Neigh) bool { return toAddr(n.IP) == a })
 		if i < 0 {
 			return fmt.Errorf("no neighbour %s", a)

@@ -3,38 +3,49 @@ package network
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
-func markRule(pref int, mark uint32, table int) *netlink.Rule {
+func markRule(f *family, pref int, mark uint32, table int) *netlink.Rule {
 	r, mask := netlink.NewRule(), markMask
-	r.Family, r.Priority, r.Mark, r.Mask, r.Table = netlink.FAMILY_V4, pref, mark, &mask, table
+	r.Family, r.Priority, r.Mark, r.Mask, r.Table = f.netlink, pref, mark, &mask, table
 	return r
 }
 
-func localRule(pref int) *netlink.Rule {
+func localRule(f *family, pref int) *netlink.Rule {
 	r := netlink.NewRule()
-	r.Family, r.Priority, r.Table = netlink.FAMILY_V4, pref, unix.RT_TABLE_LOCAL
+	r.Family, r.Priority, r.Table = f.netlink, pref, unix.RT_TABLE_LOCAL
 	return r
 }
 
-func sandboxRule() *netlink.Rule { return markRule(prefSandbox, MarkSandbox, tableSandbox) }
+func sandboxRule(f *family) *netlink.Rule {
+	return markRule(f, prefSandbox, MarkSandbox, tableSandbox)
+}
+
+// ours says whether a link was made here.
+func (s *side) ours() (bool, error) {
+	for _, f := range families {
+		if has, err := s.hasRule(sandboxRule(f)); has || err != nil {
+			return has, err
+		}
+	}
+	return false, nil
+}
 
 // ourRules come before the kernel's rule for local addresses, which moves from
 // 0 to 100: the pod's address is P's own, and yet routed on.
-func ourRules() []*netlink.Rule {
+func ourRules(f *family) []*netlink.Rule {
 	return []*netlink.Rule{
-		localRule(prefKernelLocal),
-		sandboxRule(),
-		markRule(prefLocal, MarkLocal, tableLocal),
+		localRule(f, prefKernelLocal),
+		sandboxRule(f),
+		markRule(f, prefLocal, MarkLocal, tableLocal),
 	}
 }
 
-func kernelRule() *netlink.Rule {
-	r := localRule(0)
+func kernelRule(f *family) *netlink.Rule {
+	r := localRule(f, 0)
 	r.Protocol = unix.RTPROT_KERNEL // as the kernel made it
 	return r
 }
@@ -45,7 +56,7 @@ func sameRule(a netlink.Rule, b *netlink.Rule) bool {
 }
 
 func (s *side) hasRule(want *netlink.Rule) (bool, error) {
-	list, err := s.route.RuleList(netlink.FAMILY_V4)
+	list, err := s.route.RuleList(want.Family)
 	if err != nil {
 		return false, fmt.Errorf("list routing rules: %w", err)
 	}
@@ -58,8 +69,17 @@ func (s *side) hasRule(want *netlink.Rule) (bool, error) {
 }
 
 func (l *Link) checkPolicy() error {
-	for _, want := range ourRules() {
-		has, err := l.pod.hasRule(want)
+	for _, f := range l.attachment.families() {
+		if err := l.pod.checkRules(f); err != nil {
+			return fmt.Errorf("%s: %w", f.name, err)
+		}
+	}
+	return l.checkOuterSettings()
+}
+
+func (s *side) checkRules(f *family) error {
+	for _, want := range ourRules(f) {
+		has, err := s.hasRule(want)
 		if err != nil {
 			return err
 		}
@@ -67,26 +87,31 @@ func (l *Link) checkPolicy() error {
 			return fmt.Errorf("routing rule %d to table %d is missing", want.Priority, want.Table)
 		}
 	}
-	first, err := l.pod.hasRule(localRule(0))
+	first, err := s.hasRule(localRule(f, 0))
 	if err != nil {
 		return err
 	}
 	if first {
 		return errors.New("the kernel's rule for local addresses comes first")
 	}
-	return l.checkOuterSettings()
+	return nil
 }
 
 func (l *Link) repairPolicy() error {
 	if err := l.applyOuterSettings(); err != nil {
 		return err
 	}
-	for _, want := range ourRules() {
-		if err := l.pod.addRule(want); err != nil {
+	for _, f := range l.attachment.families() {
+		for _, want := range ourRules(f) {
+			if err := l.pod.addRule(want); err != nil {
+				return err
+			}
+		}
+		if err := l.pod.delRule(localRule(f, 0)); err != nil {
 			return err
 		}
 	}
-	return l.pod.delRule(localRule(0))
+	return nil
 }
 
 func (s *side) addRule(r *netlink.Rule) error {
@@ -119,7 +144,7 @@ func (l *Link) outerWants() ([]setting, error) {
 	if err != nil {
 		return nil, err
 	}
-	return append(outerSettings(all), l.found.wanted(l.attachment.Interface)...), nil
+	return append(outerSettings(all, l.attachment.carries(ip6)), l.found.wanted(l.attachment.Interface)...), nil
 }
 
 func (l *Link) checkOuterSettings() error { return l.withOuterWants(checkSettings) }
@@ -142,34 +167,40 @@ func (l *Link) withOuterWants(do func([]setting) error) error {
 // ourRoutes go with hib0. A local route may name any interface; this one needs
 // no loopback that is up.
 func (l *Link) ourRoutes(index int) []*netlink.Route {
-	list := []*netlink.Route{{
-		LinkIndex: index, Table: tableLocal, Type: unix.RTN_LOCAL, Scope: netlink.SCOPE_HOST,
-		Dst: toIPNet(netip.PrefixFrom(netip.IPv4Unspecified(), 0)),
-	}}
-	for _, a := range l.attachment.ipv4() {
-		list = append(list, &netlink.Route{LinkIndex: index, Table: tableSandbox, Scope: netlink.SCOPE_LINK, Dst: host(a)})
+	var list []*netlink.Route
+	for _, f := range l.attachment.families() {
+		list = append(list, &netlink.Route{
+			Family: f.netlink, LinkIndex: index, Table: tableLocal, Type: unix.RTN_LOCAL, Scope: netlink.SCOPE_HOST, Dst: toIPNet(f.all),
+		})
+	}
+	for _, a := range l.attachment.carried() {
+		list = append(list, &netlink.Route{
+			Family: familyOf(a).netlink, LinkIndex: index, Table: tableSandbox, Scope: netlink.SCOPE_LINK, Dst: host(a),
+		})
 	}
 	return list
 }
 
 // silence ends the sandbox's table, and outlives hib0: while no sandbox's I is there, as after a crash, what is marked
 // for it is dropped. Else it would fall through to P's own sockets, and be answered by a reset.
-func silence() *netlink.Route {
+func silence(f *family) *netlink.Route {
 	return &netlink.Route{
-		Table: tableSandbox, Type: unix.RTN_BLACKHOLE, Priority: lastMetric,
-		Dst: toIPNet(netip.PrefixFrom(netip.IPv4Unspecified(), 0)),
+		Family: f.netlink, Table: tableSandbox, Type: unix.RTN_BLACKHOLE, Priority: lastMetric, Dst: toIPNet(f.all),
 	}
 }
 
 const lastMetric = 1 << 16
 
 func (l *Link) checkSilence() error {
-	have, err := l.pod.route.RouteListFiltered(netlink.FAMILY_V4, silence(), netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE)
-	if err != nil {
-		return fmt.Errorf("routes of table %d: %w", tableSandbox, err)
-	}
-	if !hasRoute(have, silence()) {
-		return fmt.Errorf("the last route of table %d is missing", tableSandbox)
+	for _, f := range l.attachment.families() {
+		want := silence(f)
+		have, err := l.pod.route.RouteListFiltered(f.netlink, want, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE)
+		if err != nil {
+			return fmt.Errorf("routes of table %d: %w", tableSandbox, err)
+		}
+		if !hasRoute(have, want) {
+			return fmt.Errorf("the last route of table %d is missing for %s", tableSandbox, f.name)
+		}
 	}
 	return nil
 }
@@ -181,7 +212,7 @@ func (l *Link) checkRoutes() error {
 	}
 	for _, want := range l.ourRoutes(outer.Attrs().Index) {
 		filter := &netlink.Route{Table: want.Table, LinkIndex: want.LinkIndex}
-		have, err := l.pod.route.RouteListFiltered(netlink.FAMILY_V4, filter, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_OIF)
+		have, err := l.pod.route.RouteListFiltered(want.Family, filter, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_OIF)
 		if err != nil {
 			return fmt.Errorf("routes of table %d: %w", want.Table, err)
 		}
@@ -189,7 +220,7 @@ func (l *Link) checkRoutes() error {
 			return fmt.Errorf("route to %s in table %d is missing", want.Dst, want.Table)
 		}
 	}
-	return errors.Join(l.checkSilence(), l.checkDefaultRoute())
+	return errors.Join(l.checkSilence(), l.checkDefaultRoute(ip4), l.checkDefaultRoute(ip6))
 }
 
 func hasRoute(list []netlink.Route, want *netlink.Route) bool {
@@ -202,11 +233,11 @@ func hasRoute(list []netlink.Route, want *netlink.Route) bool {
 }
 
 // checkDefaultRoute: where CNI gave a default route, there is to be one still.
-func (l *Link) checkDefaultRoute() error {
-	if l.attachment.defaultRoute() == nil {
+func (l *Link) checkDefaultRoute(f *family) error {
+	if l.attachment.defaultRoute(f) == nil {
 		return nil
 	}
-	list, err := l.pod.route.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
+	list, err := l.pod.route.RouteListFiltered(f.netlink, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
 	if err != nil {
 		return fmt.Errorf("routes of P: %w", err)
 	}
@@ -215,12 +246,13 @@ func (l *Link) checkDefaultRoute() error {
 			return nil
 		}
 	}
-	return errors.New("the pod's default route is missing")
+	return fmt.Errorf("the pod's default route of %s is missing", f.name)
 }
 
-func (a *Attachment) defaultRoute() *Route {
+// defaultRoute leaves out what routers advertise: it is theirs, and goes with them.
+func (a *Attachment) defaultRoute(f *family) *Route {
 	for i, r := range a.Routes {
-		if r.Destination.Bits() == 0 && r.Destination.Addr().Is4() {
+		if r.Destination == f.all && !r.Advertised {
 			return &a.Routes[i]
 		}
 	}
@@ -232,18 +264,27 @@ func (l *Link) repairRoutes() error {
 	if err != nil {
 		return err
 	}
-	for _, r := range append(l.ourRoutes(outer.Attrs().Index), silence()) {
+	wanted := l.ourRoutes(outer.Attrs().Index)
+	for _, f := range l.attachment.families() {
+		wanted = append(wanted, silence(f))
+	}
+	for _, r := range wanted {
 		if err := l.pod.route.RouteReplace(r); err != nil {
 			return fmt.Errorf("route to %s in table %d: %w", r.Dst, r.Table, err)
 		}
 	}
-	if l.checkDefaultRoute() == nil {
-		return nil
+	for _, f := range families {
+		if l.checkDefaultRoute(f) == nil {
+			continue
+		}
+		if err := l.restoreDefaultRoute(f); err != nil {
+			return err
+		}
 	}
-	return l.restoreDefaultRoute()
+	return nil
 }
 
-func (l *Link) restoreDefaultRoute() error {
+func (l *Link) restoreDefaultRoute(f *family) error {
 	link, err := l.pod.link(l.attachment.Interface)
 	if err != nil {
 		return err
@@ -251,7 +292,7 @@ func (l *Link) restoreDefaultRoute() error {
 	if link == nil {
 		return fmt.Errorf("interface %s of P is missing", l.attachment.Interface)
 	}
-	d := l.attachment.defaultRoute()
+	d := l.attachment.defaultRoute(f)
 	r := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: toIPNet(d.Destination), Gw: d.Gateway.AsSlice(), Src: d.Source.AsSlice(), Priority: d.Metric, MTU: d.MTU}
 	if d.OnLink {
 		r.Flags = unix.RTNH_F_ONLINK

@@ -22,12 +22,19 @@ const (
 // of the traffic (mark, route, neighbour), and so do the answers; the gate lets
 // them pass in every position. It is a raw IP socket, and not a packet socket,
 // since closing one of those takes the kernel ten milliseconds.
-type prober struct{ socket *os.File }
+type prober struct {
+	family *family
+	socket *os.File
+}
 
 func (l *Link) openProber(proto int, to netip.Addr) (*prober, error) {
-	p := &prober{}
-	err := enter(l.pod.ns, func() error {
-		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, proto)
+	outer, err := l.outer()
+	if err != nil {
+		return nil, err
+	}
+	p := &prober{family: familyOf(to)}
+	err = enter(l.pod.ns, func() error {
+		fd, err := unix.Socket(p.family.sockets, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, proto)
 		if err != nil {
 			return os.NewSyscallError("socket", err)
 		}
@@ -35,7 +42,7 @@ func (l *Link) openProber(proto int, to netip.Addr) (*prober, error) {
 		if err := setOptions(fd, socketOption{"mark", unix.SOL_SOCKET, unix.SO_MARK, int(MarkSandbox)}); err != nil {
 			return err
 		}
-		if err := unix.Bind(fd, sockaddr(netip.AddrPortFrom(gateway4, 0))); err != nil {
+		if err := unix.Bind(fd, onLink(p.family.gateway, outer.Attrs().Index)); err != nil {
 			return os.NewSyscallError("bind", err)
 		}
 		return os.NewSyscallError("connect", unix.Connect(fd, sockaddr(netip.AddrPortFrom(to, 0))))
@@ -45,6 +52,15 @@ func (l *Link) openProber(proto int, to netip.Addr) (*prober, error) {
 		return nil, fmt.Errorf("probe: %w", err)
 	}
 	return p, nil
+}
+
+// onLink is an address that is known on one interface only.
+func onLink(a netip.Addr, index int) unix.Sockaddr {
+	to := sockaddr(netip.AddrPortFrom(a, 0))
+	if six, ok := to.(*unix.SockaddrInet6); ok {
+		six.ZoneId = uint32(index)
+	}
+	return to
 }
 
 func (p *prober) close() {
@@ -83,8 +99,11 @@ func (p *prober) listen(until time.Time, answered func([]byte) bool) error {
 		if err != nil {
 			return err
 		}
-		header := int(buf[0]&15) * 4
-		if n >= ipv4Header && n >= header && answered(buf[header:n]) {
+		header := 0 // of IPv6's the kernel gives none
+		if p.family == ip4 {
+			header = int(buf[0]&15) * 4
+		}
+		if n >= header && answered(buf[header:n]) {
 			return nil
 		}
 	}
@@ -92,7 +111,7 @@ func (p *prober) listen(until time.Time, answered func([]byte) bool) error {
 
 // checkNetstack sends an echo request to each of the pod's addresses.
 func (l *Link) checkNetstack(ctx context.Context) error {
-	for _, a := range l.attachment.ipv4() {
+	for _, a := range l.attachment.carried() {
 		if err := l.echo(ctx, a); err != nil {
 			return fmt.Errorf("echo to %s: %w", a, err)
 		}
@@ -101,20 +120,22 @@ func (l *Link) checkNetstack(ctx context.Context) error {
 }
 
 func (l *Link) echo(ctx context.Context, a netip.Addr) error {
-	p, err := l.openProber(unix.IPPROTO_ICMP, a)
+	f := familyOf(a)
+	p, err := l.openProber(int(f.icmp), a)
 	if err != nil {
 		return err
 	}
 	defer p.close()
 	id := rand.Uint32()
-	return p.ask(ctx, echoRequest(id), func(b []byte) bool {
-		return len(b) >= 8 && b[0] == icmpEchoReply && binary.BigEndian.Uint32(b[4:]) == id
+	return p.ask(ctx, f.echo(id), func(b []byte) bool {
+		return len(b) >= 8 && b[0] == f.echoReply && binary.BigEndian.Uint32(b[4:]) == id
 	})
 }
 
-func echoRequest(id uint32) []byte {
+// echo is a request. Its checksum is right for IPv4; of IPv6 the kernel makes it.
+func (f *family) echo(id uint32) []byte {
 	b := make([]byte, 8)
-	b[0] = icmpEchoRequest
+	b[0] = f.echoRequest
 	binary.BigEndian.PutUint32(b[4:], id)
 	binary.BigEndian.PutUint16(b[2:], checksum(b))
 	return b

@@ -18,7 +18,18 @@ func (l *Link) checkAccepts(ctx context.Context, ports []uint16) error {
 	if len(ports) == 0 {
 		return nil
 	}
-	to := l.attachment.ipv4()[0]
+	var errs []error
+	for _, f := range l.attachment.families() {
+		err := l.accepts(ctx, l.attachment.of(f)[0], ports)
+		if err == nil {
+			return nil
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+func (l *Link) accepts(ctx context.Context, to netip.Addr, ports []uint16) error {
 	p, err := l.openProber(unix.IPPROTO_TCP, to)
 	if err != nil {
 		return err
@@ -36,7 +47,7 @@ func (l *Link) checkAccepts(ctx context.Context, ports []uint16) error {
 
 func (p *prober) knock(ctx context.Context, to netip.AddrPort) error {
 	s := segment{
-		from: netip.AddrPortFrom(gateway4, uint16(ProxyPortLow+rand.IntN(ProxyPortHigh-ProxyPortLow))),
+		from: netip.AddrPortFrom(p.family.gateway, uint16(ProxyPortLow+rand.IntN(ProxyPortHigh-ProxyPortLow))),
 		to:   to, seq: rand.Uint32(), flags: syn,
 	}
 	var refused bool

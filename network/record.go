@@ -21,12 +21,19 @@ func foreignNames(primary string) []string {
 	return []string{forwardingOf(primary), "net/core/somaxconn", "net/ipv4/tcp_abort_on_overflow"}
 }
 
+// forwarding6 has all interfaces forward IPv6; there is none for one alone before Linux 6.17.
+const forwarding6 = "net/ipv6/conf/all/forwarding"
+
 func forwardingOf(name string) string { return "net/ipv4/conf/" + name + "/forwarding" }
 
 // readRecord runs inside P, before anything is changed.
-func readRecord(primary string) (record, error) {
+func readRecord(primary string, six bool) (record, error) {
 	var r record
-	for _, name := range foreignNames(primary) {
+	names := foreignNames(primary)
+	if six {
+		names = append(names, forwarding6)
+	}
+	for _, name := range names {
 		value, err := readSysctl(name)
 		if err != nil {
 			return nil, err
@@ -38,17 +45,21 @@ func readRecord(primary string) (record, error) {
 
 // defaultRecord runs inside P when our rules are there but hib0 and its alias
 // are gone (I was destroyed first): what a fresh namespace has.
-func defaultRecord(primary string) (record, error) {
+func defaultRecord(primary string, six bool) (record, error) {
 	forwarding, err := readSysctl("net/ipv4/conf/default/forwarding")
 	if err != nil {
 		return nil, err
 	}
 	names := foreignNames(primary)
-	return record{
+	r := record{
 		{name: names[0], value: forwarding},
 		{name: names[1], value: strconv.Itoa(kernelBacklog)},
 		{name: names[2], value: "0"},
-	}, nil
+	}
+	if six {
+		r = append(r, setting{name: forwarding6, value: "0"})
+	}
+	return r, nil
 }
 
 func (r record) String() string {
@@ -75,10 +86,10 @@ func parseRecord(alias string) (record, error) {
 	return r, nil
 }
 
-// forwarded tells whether P forwarded from its interface before we came.
-func (r record) forwarded() bool {
+// forwarded tells whether P forwarded packets of a family before we came: from its interface, and of IPv6 from all.
+func (r record) forwarded(f *family) bool {
 	return slices.ContainsFunc(r, func(s setting) bool {
-		return strings.HasSuffix(s.name, "/forwarding") && s.value != "0"
+		return strings.HasSuffix(s.name, "/forwarding") && (s.name == forwarding6) == (f == ip6) && s.value != "0"
 	})
 }
 
@@ -91,11 +102,15 @@ func (r record) wanted(primary string) []setting {
 		}
 	}
 	names := foreignNames(primary)
-	return []setting{
+	want := []setting{
 		{name: names[0], value: "1"},
 		{name: names[1], value: strconv.Itoa(backlog)},
 		// A full backlog answers with a reset, rather than with silence after a
 		// completed handshake.
 		{name: names[2], value: "1"},
 	}
+	if slices.ContainsFunc(r, func(s setting) bool { return s.name == forwarding6 }) {
+		want = append(want, setting{name: forwarding6, value: "1"})
+	}
+	return want
 }

@@ -88,7 +88,7 @@ func restoreSettings(pod *side) error {
 		}
 		return enter(pod.ns, func() error { return applySettings(optional(r)) })
 	}
-	ours, err := pod.hasRule(sandboxRule())
+	ours, err := pod.ours()
 	if err != nil || !ours {
 		return err // nothing was changed yet, or all is undone
 	}
@@ -97,7 +97,7 @@ func restoreSettings(pod *side) error {
 		return fmt.Errorf("restore sysctls: %w", err)
 	}
 	return enter(pod.ns, func() error {
-		r, err := defaultRecord(link.Attrs().Name)
+		r, err := defaultRecord(link.Attrs().Name, true)
 		if err != nil {
 			return err
 		}
@@ -116,8 +116,17 @@ func optional(r record) []setting {
 // restoreRules puts the kernel's rule back before it takes ours away: at no time
 // are local addresses unknown.
 func restoreRules(pod *side) error {
+	for _, f := range families {
+		if err := restoreFamily(pod, f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func restoreFamily(pod *side, f *family) error {
 	touched := false
-	for _, r := range ourRules() {
+	for _, r := range ourRules(f) {
 		has, err := pod.hasRule(r)
 		if err != nil {
 			return err
@@ -127,20 +136,20 @@ func restoreRules(pod *side) error {
 	if !touched {
 		return nil
 	}
-	if err := pod.addRule(kernelRule()); err != nil {
+	if err := pod.addRule(kernelRule(f)); err != nil {
 		return err
 	}
-	for _, r := range ourRules() {
+	for _, r := range ourRules(f) {
 		if err := pod.delRule(r); err != nil {
 			return err
 		}
 	}
-	return flushRoutes(pod)
+	return flushRoutes(pod, f)
 }
 
-func flushRoutes(pod *side) error {
+func flushRoutes(pod *side, f *family) error {
 	for _, table := range []int{tableSandbox, tableLocal} {
-		list, err := pod.route.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Table: table}, netlink.RT_FILTER_TABLE)
+		list, err := pod.route.RouteListFiltered(f.netlink, &netlink.Route{Table: table}, netlink.RT_FILTER_TABLE)
 		if err != nil {
 			return fmt.Errorf("routes of table %d: %w", table, err)
 		}

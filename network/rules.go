@@ -26,80 +26,120 @@ const (
 
 	shortestTCP, longestTCP = 20, 60 // header lengths
 	ipv4Header              = 20
+	ipv6Header              = 40
 )
 
 // ruleset is the whole of the gate's table for one position.
 type ruleset struct {
 	table     *nftables.Table
-	addresses *nftables.Set // the pod's
-	ports     *nftables.Set // TCP's that the workload listens on
-	datagrams *nftables.Set // UDP's that it has bound
-	empty     *nftables.Set // (TCP header length, IP length) with no payload or one byte
+	datagrams *nftables.Set // UDP's ports that the workload has bound
+	families  []*familyRules
 	chains    []chain
 }
 
-func newRuleset(primary string, forwarded bool, g Gate) *ruleset {
+// familyRules are what packets of one family meet.
+type familyRules struct {
+	*family
+	addresses *nftables.Set // the pod's
+	ports     *nftables.Set // TCP's that the workload listens on
+	empty     *nftables.Set // (TCP header length, IP length) with no payload or one byte
+	datagrams *nftables.Set
+}
+
+func newRuleset(l *Link, g Gate) *ruleset {
 	t := &nftables.Table{Name: tableName, Family: nftables.TableFamilyINet}
 	r := &ruleset{
 		table:     t,
-		addresses: &nftables.Set{Table: t, ID: 1, Name: "addresses", KeyType: nftables.TypeIPAddr},
-		ports:     &nftables.Set{Table: t, ID: 2, Name: "ports", KeyType: nftables.TypeInetService},
 		datagrams: &nftables.Set{Table: t, ID: 5, Name: "datagrams", KeyType: nftables.TypeInetService},
+	}
+	for _, f := range l.attachment.families() {
+		r.families = append(r.families, newFamilyRules(f, t, r.datagrams))
+	}
+	for _, f := range r.families {
+		r.chains = append(r.chains,
+			f.activity(chainActivity, counterActivity), f.activity(chainUnsaid, counterActivity, counterUnsaid), f.proxied(), f.ladder(),
+			f.fromSandbox(g), f.toSandbox(g))
+	}
+	r.chains = append(r.chains, r.prerouting(l.attachment.Interface), r.forward(l.attachment.Interface, l.found), r.output(g), r.errors(g))
+	return r
+}
+
+func newFamilyRules(f *family, t *nftables.Table, datagrams *nftables.Set) *familyRules {
+	r := &familyRules{
+		family:    f,
+		addresses: &nftables.Set{Table: t, ID: 1, Name: "addresses" + f.suffix, KeyType: nftables.TypeIPAddr},
+		ports:     &nftables.Set{Table: t, ID: 2, Name: "ports" + f.suffix, KeyType: nftables.TypeInetService},
 		// The key's types are of the right sizes; what they are called is for nft's
 		// listing only.
 		empty: &nftables.Set{
-			Table: t, ID: 3, Name: "empty", Concatenation: true,
+			Table: t, ID: 3, Name: "empty" + f.suffix, Concatenation: true,
 			KeyType: nftables.MustConcatSetType(nftables.TypeInetProto, nftables.TypeInetService),
 		},
+		datagrams: datagrams,
 	}
-	r.chains = []chain{
-		r.activity(chainActivity, counterActivity), r.activity(chainUnsaid, counterActivity, counterUnsaid), proxied(), ladder(),
-		r.fromSandbox(g), r.toSandbox(g),
-		r.prerouting(primary), forward(primary, forwarded), output(g), r.errors(g),
+	if f == ip6 {
+		r.addresses.KeyType = nftables.TypeIP6Addr
+		r.addresses.ID, r.ports.ID, r.empty.ID = 6, 7, 8
 	}
 	return r
 }
 
 // prerouting divides the traffic; what neither comes from the sandbox nor is
-// addressed to the pod is not the gate's business.
+// addressed to the pod is not the gate's business. P's neighbours go on to find
+// it by the address that it shares with the sandbox.
 func (r *ruleset) prerouting(primary string) chain {
-	return chain{
+	c := chain{
 		name: "prerouting", hook: nftables.ChainHookPrerouting, priority: nftables.ChainPriorityMangle, policy: nftables.ChainPolicyAccept,
-		rules: []rule{
-			when("from the sandbox", from(outerName), goTo(chainFromSandbox)),
-			when("to the pod", from(primary), isIPv4(), inSet(destinationOffset, r.addresses), goTo(chainToSandbox)),
-		},
 	}
+	for _, f := range r.families {
+		c.rules = append(c.rules, when("from the sandbox by "+f.name, from(outerName), f.is(), goTo(chainFromSandbox+f.suffix)))
+	}
+	c.rules = append(c.rules, when("of what the pod doesn't have", from(outerName), count(counterSpoofed), drop()))
+	for _, f := range r.families {
+		if f.family == ip6 {
+			c.rules = append(c.rules, when("P's neighbours", from(primary), f.is(), f.icmpTypes(routerSolicitation, redirect), accept()))
+		}
+		c.rules = append(c.rules, when("to the pod by "+f.name, from(primary), f.is(), f.inSet(f.destination, f.addresses), goTo(chainToSandbox+f.suffix)))
+	}
+	return c
 }
 
-func (r *ruleset) fromSandbox(g Gate) chain {
-	c := chain{name: chainFromSandbox, rules: []rule{
-		when("to the link's own address", isIPv4(), toAddress(gateway4), goTo(chainLadder)),
-		when("no IPv6 yet", notIPv4(), count(counterSpoofed), drop()),
-		when("spoofed", notInSet(sourceOffset, r.addresses), count(counterSpoofed), drop()),
-	}}
+func (f *familyRules) fromSandbox(g Gate) chain {
+	c := chain{name: chainFromSandbox + f.suffix}
+	if f.family == ip6 {
+		c.rules = []rule{
+			when("what the sandbox says of its neighbours", f.icmpTypes(routerSolicitation, redirect), drop()),
+			when("what it says of groups", f.icmpTypes(listenerQuery, listenerDone), drop()),
+			when("what it says of groups, version 2", f.icmpType(listenerReport2), drop()),
+		}
+	}
+	c.rules = append(c.rules,
+		when("to the link's own address", f.toGateway(), goTo(chainLadder+f.suffix)),
+		when("spoofed", f.notInSet(f.source, f.addresses), count(counterSpoofed), drop()),
+	)
 	if g.Position != GateOpen {
-		c.rules = append(c.rules, when("unsaid", jump(chainUnsaid)), when("cut", drop()))
+		c.rules = append(c.rules, when("unsaid", jump(chainUnsaid+f.suffix)), when("cut", drop()))
 		return c
 	}
 	c.rules = append(c.rules,
-		when("activity", jump(chainActivity)),
-		when("of P's sockets", ofSocket(expr.SocketKeyTransparent), jump(chainProxied)),
+		when("activity", jump(chainActivity+f.suffix)),
+		when("of P's sockets", ofSocket(expr.SocketKeyTransparent), jump(chainProxied+f.suffix)),
 	)
 	return c
 }
 
-func (r *ruleset) toSandbox(g Gate) chain {
-	c := chain{name: chainToSandbox, rules: []rule{
-		when("activity", jump(chainActivity)),
-		when("of P's sockets", ofSocket(expr.SocketKeyTransparent), jump(chainProxied)),
-		when("errors of P's sockets", ofErrorsSocket(expr.SocketKeyTransparent), jump(chainProxied)),
+func (f *familyRules) toSandbox(g Gate) chain {
+	c := chain{name: chainToSandbox + f.suffix, rules: []rule{
+		when("activity", jump(chainActivity+f.suffix)),
+		when("of P's sockets", ofSocket(expr.SocketKeyTransparent), jump(chainProxied+f.suffix)),
+		when("errors of P's sockets", f.ofErrorsSocket(expr.SocketKeyTransparent), jump(chainProxied+f.suffix)),
 	}}
 	if g.Position == GateHeld {
-		c.rules = append(c.rules, when("held: P completes the handshake", whole(), opening(), toPort(r.ports), leave()))
+		c.rules = append(c.rules,
+			when("held: P completes the handshake", f.whole(unix.IPPROTO_TCP), opening(), toPort(f.ports), leave()))
 	}
 	if g.Position != GateOpen {
-		c.rules = append(c.rules, r.answered(g)...)
+		c.rules = append(c.rules, f.answered(g)...)
 	}
 	c.rules = append(c.rules, when(positionPrefix+g.Position.String(), mark(MarkSandbox)))
 	return c
@@ -107,24 +147,31 @@ func (r *ruleset) toSandbox(g Gate) chain {
 
 // answered is what P's kernel says for a sandbox that is away, as that would say it itself. Fragments wake: all of a packet's
 // are to meet in the sandbox, and of most nobody can tell what they are for.
-func (r *ruleset) answered(g Gate) (rules []rule) {
+func (f *familyRules) answered(g Gate) (rules []rule) {
 	if g.Ports != nil {
-		rules = append(rules, when(refusesTCP, whole(), opening(), notToPort(r.ports), leave()))
+		rules = append(rules, when(refusesTCP, f.whole(unix.IPPROTO_TCP), opening(), notToPort(f.ports), leave()))
 	}
 	if g.Datagrams != nil {
-		rules = append(rules, when(refusesUDP, whole(), protocol(unix.IPPROTO_UDP), notToPort(r.datagrams), leave()))
+		rules = append(rules,
+			when(refusesUDP, f.whole(unix.IPPROTO_UDP), protocol(unix.IPPROTO_UDP), notToPort(f.datagrams), leave()))
 	}
-	return append(rules, when("P answers echo", whole(), icmpType(icmpEchoRequest), leave()))
+	return append(rules, when("P answers echo", f.whole(f.icmp), f.icmpType(f.echoRequest), leave()))
 }
 
 const (
-	positionPrefix       = "position "
-	icmpEchoRequest byte = 8
+	positionPrefix = "position "
+
+	// Types of IPv4's ICMP messages.
 	icmpEchoReply   byte = 0
 	icmpUnreachable byte = 3
+	icmpEchoRequest byte = 8
 	icmpExceeded    byte = 11
 	icmpParameter   byte = 12
-	portUnreachable byte = 3 // a code of icmpUnreachable
+
+	// Types of ICMPv6's messages about neighbours, from routerSolicitation to redirect, and about groups.
+	routerSolicitation, redirect byte = 133, 137
+	listenerQuery, listenerDone  byte = 130, 132
+	listenerReport2              byte = 143
 
 	refusesTCP = "P refuses connections"
 	refusesUDP = "P refuses datagrams"
@@ -134,10 +181,10 @@ const (
 // the wildcard and passed over, else it would claim the sandbox's own
 // connections from its port. A handshake's last ACK belongs to a request socket,
 // for which "wildcard" does not match at all.
-func proxied() chain {
-	return chain{name: chainProxied, rules: []rule{
+func (f *familyRules) proxied() chain {
+	return chain{name: chainProxied + f.suffix, rules: []rule{
 		when("a listener", ofSocket(expr.SocketKeyWildcard), leave()),
-		when("a listener's error", ofErrorsSocket(expr.SocketKeyWildcard), leave()),
+		when("a listener's error", f.ofErrorsSocket(expr.SocketKeyWildcard), leave()),
 		when("a connection held by P", mark(MarkLocal), accept()),
 	}}
 }
@@ -145,9 +192,9 @@ func proxied() chain {
 // ladder lets nothing reach the link's own address but answers to the ladder's
 // probes, and those in every position. To a SYN-ACK P's kernel then says RST, to
 // the pod's address without a mark, and so to itself.
-func ladder() chain {
-	return chain{name: chainLadder, rules: []rule{
-		when("echo reply", icmpType(icmpEchoReply), accept()),
+func (f *familyRules) ladder() chain {
+	return chain{name: chainLadder + f.suffix, rules: []rule{
+		when("echo reply", f.icmpType(f.echoReply), accept()),
 		when("answer to a SYN", tcpFlags(ack, expr.CmpOpEq, ack), accept()),
 		when("nothing else", drop()),
 	}}
@@ -157,37 +204,46 @@ func ladder() chain {
 // data. Not bare ACKs, nor keep-alives with the one byte that some stacks send
 // (a byte of real data has PSH). Most packets of a busy connection are long and
 // decided by the first two comparisons.
-func (r *ruleset) activity(name string, counters ...string) chain {
+func (f *familyRules) activity(name string, counters ...string) chain {
 	var counted []expr.Any
 	for _, c := range counters {
 		counted = append(counted, count(c)...)
 	}
-	return chain{name: name, rules: []rule{
+	return chain{name: name + f.suffix, rules: []rule{
 		when("datagram", protocol(unix.IPPROTO_UDP), counted, leave()),
 		when("neither", notProtocol(unix.IPPROTO_TCP), leave()),
-		when("long", longer(ipv4Header+longestTCP+1), counted, leave()),
+		when("long", f.longer(longestTCP+1), counted, leave()),
 		when("opens, closes or pushes", tcpFlags(fin|syn|psh, expr.CmpOpNeq, 0), counted, leave()),
-		when("data", sizedNotIn(r.empty), counted),
+		when("data", f.sizedNotIn(f.empty), counted),
 	}}
 }
 
-// forward keeps P from routing for its neighbours, which it did not do before.
-func forward(primary string, forwarded bool) chain {
+// forward keeps P from routing for its neighbours, which it did not do before. Of IPv6 no interface forwards for itself: with
+// the pod's, all others of P's would do so, too.
+func (r *ruleset) forward(primary string, found record) chain {
 	c := chain{name: "forward", hook: nftables.ChainHookForward, priority: nftables.ChainPriorityFilter, policy: nftables.ChainPolicyAccept}
-	if !forwarded {
-		c.rules = []rule{when("no router", from(primary), notTo(outerName), drop())}
+	for _, f := range r.families {
+		switch {
+		case found.forwarded(f.family):
+		case f.family == ip6:
+			c.rules = append(c.rules, when("no router of "+f.name, f.is(), notFrom(outerName), notTo(outerName), drop()))
+		default:
+			c.rules = append(c.rules, when("no router", f.is(), from(primary), notTo(outerName), drop()))
+		}
 	}
 	return c
 }
 
 // output: P must not tell peers that the sandbox can't be reached; of its closed ports it tells.
-func output(g Gate) chain {
+func (r *ruleset) output(g Gate) chain {
 	c := chain{name: "output", hook: nftables.ChainHookOutput, priority: nftables.ChainPriorityFilter, policy: nftables.ChainPolicyAccept}
-	if g.Position != GateOpen {
-		c.rules = []rule{
-			when("a closed port", isIPv4(), icmpTypeAndCode(icmpUnreachable, portUnreachable), accept()),
-			when("unreachable", isIPv4(), icmpType(icmpUnreachable), drop()),
-		}
+	if g.Position == GateOpen {
+		return c
+	}
+	for _, f := range r.families {
+		c.rules = append(c.rules,
+			when("a closed port of "+f.name, f.is(), f.icmpTypeAndCode(f.unreachable, f.portUnreachable), accept()),
+			when("unreachable by "+f.name, f.is(), f.icmpType(f.unreachable), drop()))
 	}
 	return c
 }
@@ -202,21 +258,23 @@ func (r *ruleset) errors(g Gate) chain {
 	if g.Position != GateOpen {
 		return c // nothing of the sandbox's passes
 	}
-	for _, kind := range []byte{icmpUnreachable, icmpExceeded, icmpParameter} {
-		c.rules = append(c.rules, when(fmt.Sprintf("ICMP type %d", kind),
-			isIPv4(), icmpType(kind), inSet(destinationOffset, r.addresses), fromAddress(gateway4), mark(MarkSandbox)))
+	for _, f := range r.families {
+		for _, kind := range f.family.errors {
+			c.rules = append(c.rules, when(fmt.Sprintf("%s's ICMP type %d", f.name, kind),
+				f.is(), f.icmpType(kind), f.inSet(f.destination, f.addresses), f.fromGateway(), mark(MarkSandbox)))
+		}
 	}
 	return c
 }
 
 // write puts the table as it is to be into one batch. Objects that exist are
 // kept, so the counters go on.
-func (r *ruleset) write(c *nftables.Conn, addresses []netip.Addr, g Gate) error {
+func (r *ruleset) write(c *nftables.Conn, a *Attachment, g Gate) error {
 	c.AddTable(r.table)
 	for _, name := range []string{counterActivity, counterUnsaid, counterSpoofed} {
 		c.AddObj(&nftables.CounterObj{Table: r.table, Name: name})
 	}
-	if err := r.writeSets(c, addresses, g); err != nil {
+	if err := r.writeSets(c, a, g); err != nil {
 		return err
 	}
 	var added []*nftables.Chain
@@ -232,15 +290,16 @@ func (r *ruleset) write(c *nftables.Conn, addresses []netip.Addr, g Gate) error 
 	return nil
 }
 
-func (r *ruleset) writeSets(c *nftables.Conn, addresses []netip.Addr, g Gate) error {
-	var addressKeys []nftables.SetElement
-	for _, a := range addresses {
-		addressKeys = append(addressKeys, nftables.SetElement{Key: a.AsSlice()})
-	}
-	for _, s := range []struct {
+func (r *ruleset) writeSets(c *nftables.Conn, a *Attachment, g Gate) error {
+	type filled struct {
 		set  *nftables.Set
 		keys []nftables.SetElement
-	}{{r.addresses, addressKeys}, {r.ports, portKeys(g.Ports)}, {r.datagrams, portKeys(g.Datagrams)}, {r.empty, emptySizes()}} {
+	}
+	sets := []filled{{r.datagrams, portKeys(g.Datagrams)}}
+	for _, f := range r.families {
+		sets = append(sets, filled{f.addresses, addressKeys(a.of(f.family))}, filled{f.ports, portKeys(g.portsOf(f.family))}, filled{f.empty, f.emptySizes()})
+	}
+	for _, s := range sets {
 		if err := c.AddSet(s.set, nil); err != nil {
 			return fmt.Errorf("nft set %s: %w", s.set.Name, err)
 		}
@@ -255,6 +314,13 @@ func (r *ruleset) writeSets(c *nftables.Conn, addresses []netip.Addr, g Gate) er
 	return nil
 }
 
+func addressKeys(list []netip.Addr) (keys []nftables.SetElement) {
+	for _, a := range list {
+		keys = append(keys, nftables.SetElement{Key: a.AsSlice()})
+	}
+	return keys
+}
+
 func portKeys(ports []uint16) (keys []nftables.SetElement) {
 	for _, p := range ports {
 		keys = append(keys, nftables.SetElement{Key: binaryutil.BigEndian.PutUint16(p)})
@@ -264,13 +330,13 @@ func portKeys(ports []uint16) (keys []nftables.SetElement) {
 
 // emptySizes lists each TCP header length with the IP length that leaves it no
 // payload, or one byte. A packet with IP options is not listed and so counts.
-func emptySizes() []nftables.SetElement {
+func (f *family) emptySizes() []nftables.SetElement {
 	var keys []nftables.SetElement
 	for length := uint16(shortestTCP); length <= longestTCP; length += 4 {
 		for payload := range uint16(2) {
 			key := make([]byte, 8)
 			key[0] = byte(length/4) << 4
-			binary.BigEndian.PutUint16(key[4:], ipv4Header+length+payload)
+			binary.BigEndian.PutUint16(key[4:], f.counted+length+payload)
 			keys = append(keys, nftables.SetElement{Key: key})
 		}
 	}

@@ -3,9 +3,9 @@ package network_test
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"net"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"sync"
@@ -34,14 +34,19 @@ func newStandIn(t testing.TB, w *world) *standIn {
 	mac := get(t, inner, "eth0").Attrs().HardwareAddr
 	pair(t, w.inner, "feed", s.ns, "eth0", mac)
 	h := handle(t, s.ns)
-	addAddr(t, h, "eth0", podAddr, 32)
 	index := get(t, h, "eth0").Attrs().Index
-	gw := net.IPv4(169, 254, 42, 1)
-	must(t, h.RouteAdd(&netlink.Route{LinkIndex: index, Gw: gw, Flags: unix.RTNH_F_ONLINK}))
 	hib0 := get(t, handle(t, w.pod), "hib0").Attrs().HardwareAddr
-	must(t, h.NeighSet(&netlink.Neigh{LinkIndex: index, IP: gw, HardwareAddr: hib0, State: netlink.NUD_PERMANENT}))
+	for _, f := range w.families {
+		addAddr(t, h, "eth0", f.pod, f.pod.BitLen())
+		gw := f.gateway.AsSlice()
+		must(t, h.RouteAdd(&netlink.Route{LinkIndex: index, Dst: everywhere(f.pod), Gw: gw, Flags: unix.RTNH_F_ONLINK}))
+		must(t, h.NeighSet(&netlink.Neigh{LinkIndex: index, IP: gw, HardwareAddr: hib0, State: netlink.NUD_PERMANENT}))
+		eventually(t, "the sandbox's address is in use", func() bool { return inUse(t, h, f.pod) })
+	}
 	s.pump(t, w)
-	s.serve(t)
+	for _, f := range w.families {
+		s.serve(t, f)
+	}
 	return s
 }
 
@@ -100,10 +105,10 @@ func packetSocket(link string) (*os.File, error) {
 }
 
 // serve echoes lines on echoPort, TCP and UDP.
-func (s *standIn) serve(t testing.TB) {
-	at := netip.AddrPortFrom(netip.IPv4Unspecified(), echoPort)
-	ln := inside(t, s.ns, func() (net.Listener, error) { return net.Listen("tcp4", at.String()) })
-	pc := inside(t, s.ns, func() (net.PacketConn, error) { return net.ListenPacket("udp4", at.String()) })
+func (s *standIn) serve(t testing.TB, f plan) {
+	at := fmt.Sprintf(":%d", echoPort)
+	ln := inside(t, s.ns, func() (net.Listener, error) { return net.Listen(f.tcp(), at) })
+	pc := inside(t, s.ns, func() (net.PacketConn, error) { return net.ListenPacket(f.udp(), at) })
 	t.Cleanup(func() { ln.Close(); pc.Close() })
 	go echoTCP(ln)
 	go echoUDP(pc)

@@ -54,7 +54,11 @@ func checkSettings(want []setting) error {
 // applySettings runs inside a namespace.
 func applySettings(want []setting) error {
 	for _, s := range want {
-		err := writeSysctl(s.name, s.value)
+		write := writeSysctl
+		if s.name == forwarding6 {
+			write = forwardIPv6
+		}
+		err := write(s.name, s.value)
 		if err != nil && !(s.optional && errors.Is(err, os.ErrNotExist)) {
 			return err
 		}
@@ -63,34 +67,100 @@ func applySettings(want []setting) error {
 }
 
 // outerSettings are those of hib0: they go with it.
-func outerSettings(allRPFilter string) []setting {
-	conf, neigh := "net/ipv4/conf/"+outerName+"/", "net/ipv4/neigh/"+outerName+"/"
+func outerSettings(allRPFilter string, six bool) []setting {
+	conf, conf6 := "net/ipv4/conf/"+outerName+"/", "net/ipv6/conf/"+outerName+"/"
 	// The sandbox's packets carry an address that is P's own. rp_filter is the
 	// larger of this one and "all": strict would drop them, loose lets them pass.
 	rpFilter := "0"
 	if allRPFilter != "0" {
 		rpFilter = "2"
 	}
-	return []setting{
+	list := []setting{
 		{name: conf + "accept_local", value: "1"},
 		{name: conf + "forwarding", value: "1"},
 		{name: conf + "rp_filter", value: rpFilter},
 		{name: conf + "accept_redirects", value: "0"},
-		// A miss is told to netlink listeners, each second for ten minutes, and
-		// never asked on the wire.
+		{name: conf6 + "addr_gen_mode", value: "1", optional: true},
+		{name: conf6 + "accept_ra", value: "0", optional: true},
+	}
+	list = append(list, neighbourSettings("net/ipv4/neigh/"+outerName+"/")...)
+	if !six {
+		return list
+	}
+	list = append(list,
+		setting{name: conf6 + "disable_ipv6", value: "0"}, // whatever is P's default: its interface has IPv6
+		setting{name: conf6 + "accept_redirects", value: "0"})
+	return append(list, neighbourSettings("net/ipv6/neigh/"+outerName+"/")...)
+}
+
+// neighbourSettings have a miss told to netlink listeners, each second for ten minutes, and never asked on the wire.
+func neighbourSettings(neigh string) []setting {
+	return []setting{
 		{name: neigh + "app_solicit", value: "600"},
 		{name: neigh + "mcast_solicit", value: "0"},
 		{name: neigh + "ucast_solicit", value: "0"},
 		{name: neigh + "unres_qlen_bytes", value: strconv.Itoa(keptBytes)},
-		{name: "net/ipv6/conf/" + outerName + "/addr_gen_mode", value: "1", optional: true},
-		{name: "net/ipv6/conf/" + outerName + "/accept_ra", value: "0", optional: true},
 	}
 }
 
 // innerSettings keep I's kernel from answering for the sandbox.
-func innerSettings() []setting {
-	return []setting{
+func (l *Link) innerSettings() []setting {
+	conf6 := "net/ipv6/conf/" + innerName + "/"
+	list := []setting{
 		{name: "net/ipv4/conf/all/arp_ignore", value: "8"},
-		{name: "net/ipv6/conf/" + innerName + "/addr_gen_mode", value: "1", optional: true},
+		{name: conf6 + "addr_gen_mode", value: "1", optional: true},
+		{name: conf6 + "accept_ra", value: "0", optional: true},
 	}
+	if l.attachment.carries(ip6) {
+		list = append(list, setting{name: conf6 + "disable_ipv6", value: "0"})
+	}
+	return list
+}
+
+// forwardIPv6 runs inside a namespace. Only all interfaces together forward; what else comes with that for each of them is
+// put back: that it is a router's, and doesn't listen to others. What routers have told stays known meanwhile.
+func forwardIPv6(name, value string) error {
+	if have, err := readSysctl(name); err != nil || have == value {
+		return err
+	}
+	forwarding, err := ofInterfaces("forwarding")
+	if err != nil {
+		return err
+	}
+	accepting, err := ofInterfaces("accept_ra")
+	if err != nil {
+		return err
+	}
+	var both []setting
+	for _, s := range accepting {
+		both = append(both, setting{name: s.name, value: "2", optional: true}) // as a router, too
+	}
+	err = applySettings(both)
+	if err == nil {
+		err = writeSysctl(name, value)
+	}
+	return errors.Join(err, applySettings(append(forwarding, accepting...)))
+}
+
+// ofInterfaces reads one of IPv6's sysctls of each interface, and of those to come.
+func ofInterfaces(name string) (list []setting, err error) {
+	entries, err := os.ReadDir("/proc/sys/net/ipv6/conf")
+	if err != nil {
+		return nil, fmt.Errorf("interfaces with IPv6: %w", err)
+	}
+	for _, e := range entries {
+		path := "net/ipv6/conf/" + e.Name() + "/" + name
+		if e.Name() == "all" {
+			continue
+		}
+		value, err := readSysctl(path)
+		if errors.Is(err, os.ErrNotExist) { // it has gone
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, setting{name: path, value: value, optional: true})
+	}
+	return list, nil
 }

@@ -218,7 +218,7 @@ func (l *Link) ResetConnections(ctx context.Context, flows []Flow, earlier *Atta
 	if err != nil {
 		return 0, err
 	}
-	defer l.keeperGone.Go(func() { e.wire.Close() })
+	defer l.keeperGone.Go(e.close)
 	table.All(func(f Flow, st keepalive.State) {
 		if err == nil {
 			err = e.send(keepalive.Segment{From: f.Peer, To: f.Own, Seq: st.Expected, Ack: st.Next, Flags: keepalive.RST | keepalive.ACK})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -53,16 +54,16 @@ func (l *Link) checkLink() error {
 }
 
 func (l *Link) checkGateway(outer netlink.Link) error {
-	list, err := l.pod.route.AddrList(outer, netlink.FAMILY_V4)
+	list, err := l.pod.route.AddrList(outer, netlink.FAMILY_ALL)
 	if err != nil {
 		return fmt.Errorf("addresses of %s: %w", outerName, err)
 	}
-	for _, a := range list {
-		if toAddr(a.IP) == gateway4 {
-			return nil
+	for _, f := range l.attachment.families() {
+		if !slices.ContainsFunc(list, func(a netlink.Addr) bool { return toAddr(a.IP) == f.gateway }) {
+			return fmt.Errorf("%s has no address %s", outerName, f.gateway)
 		}
 	}
-	return fmt.Errorf("%s has no address %s", outerName, gateway4)
+	return nil
 }
 
 // repairLink makes the pair when it is missing and sets its end in P up.
@@ -87,9 +88,12 @@ func (l *Link) repairLink() error {
 	if err := l.widen(); err != nil {
 		return err
 	}
-	gw := &netlink.Addr{IPNet: host(gateway4), Scope: unix.RT_SCOPE_LINK}
-	if err := l.pod.route.AddrReplace(outer, gw); err != nil {
-		return fmt.Errorf("address of %s: %w", outerName, err)
+	for _, f := range l.attachment.families() {
+		gw := linkAddress(f.gateway)
+		gw.Scope = unix.RT_SCOPE_LINK
+		if err := l.pod.route.AddrReplace(outer, gw); err != nil {
+			return fmt.Errorf("address of %s: %w", outerName, err)
+		}
 	}
 	if err := l.pod.route.LinkSetUp(outer); err != nil {
 		return fmt.Errorf("set %s up: %w", outerName, err)
@@ -146,7 +150,7 @@ func (l *Link) adoptRecord(outer netlink.Link) error {
 }
 
 func (l *Link) readFound() error {
-	leftover, err := l.pod.hasRule(sandboxRule())
+	leftover, err := l.pod.ours()
 	if err != nil {
 		return err
 	}
@@ -155,7 +159,7 @@ func (l *Link) readFound() error {
 		read = defaultRecord
 	}
 	return enter(l.pod.ns, func() error {
-		l.found, err = read(l.attachment.Interface)
+		l.found, err = read(l.attachment.Interface, l.attachment.carries(ip6))
 		return err
 	})
 }
@@ -172,7 +176,7 @@ func (l *Link) checkInner(ctx context.Context) error {
 	if inner.Attrs().Flags&net.FlagUp == 0 {
 		return fmt.Errorf("%s is down in I", innerName)
 	}
-	if err := enter(l.inner.ns, func() error { return checkSettings(innerSettings()) }); err != nil {
+	if err := enter(l.inner.ns, func() error { return checkSettings(l.innerSettings()) }); err != nil {
 		return fmt.Errorf("in I: %w", err)
 	}
 	return l.checkMute(ctx)
@@ -186,7 +190,7 @@ func (l *Link) repairInner(ctx context.Context) error {
 	if inner == nil {
 		return fmt.Errorf("%s is missing in I", innerName)
 	}
-	err = enter(l.inner.ns, func() error { return applySettings(innerSettings()) })
+	err = enter(l.inner.ns, func() error { return applySettings(l.innerSettings()) })
 	if err := errors.Join(err, l.mute(ctx)); err != nil {
 		return fmt.Errorf("in I: %w", err)
 	}

@@ -36,13 +36,40 @@ type world struct {
 	att                      *network.Attachment
 	slow                     bool // without the fast path
 	nodeToo                  bool // the link knows the node
+	families                 []plan
 }
+
+// plan is who has which address of one family, and what Go calls its networks.
+type plan struct {
+	name, suffix        string
+	pod, client, router netip.Addr
+	bits                int
+	gateway             netip.Addr // hib0's
+}
+
+var (
+	four = plan{"IPv4", "4", podAddr, clientAddr, routerAddr, 24, netip.MustParseAddr("169.254.42.1")}
+	six  = plan{
+		"IPv6", "6", netip.MustParseAddr("fd99::2"), netip.MustParseAddr("fd99::3"), netip.MustParseAddr("fd99::1"), 64,
+		netip.MustParseAddr("fe80::42:1"),
+	}
+)
+
+func (p plan) tcp() string { return "tcp" + p.suffix }
+func (p plan) udp() string { return "udp" + p.suffix }
+
+func (p plan) at(port uint16) string { return netip.AddrPortFrom(p.pod, port).String() }
 
 func newWorld(t testing.TB) *world {
 	t.Helper()
+	return newWorldOf(t, four)
+}
+
+func newWorldOf(t testing.TB, families ...plan) *world {
+	t.Helper()
 	testroot.Require(t)
 	dir := t.TempDir()
-	w := &world{}
+	w := &world{families: families}
 	for name, path := range map[string]*string{"node": &w.node, "client": &w.client, "pod": &w.pod, "inner": &w.inner} {
 		*path = filepath.Join(dir, name)
 		must(t, network.NewNamespace(*path))
@@ -50,17 +77,43 @@ func newWorld(t testing.TB) *world {
 	}
 	node := handle(t, w.node)
 	must(t, node.LinkAdd(&netlink.Bridge{LinkAttrs: named("br0")}))
-	addAddr(t, node, "br0", routerAddr, 24)
-	for path, addr := range map[string]netip.Addr{w.client: clientAddr, w.pod: podAddr} {
+	must(t, node.LinkSetUp(get(t, node, "br0")))
+	for _, f := range families {
+		addAddr(t, node, "br0", f.router, f.bits)
+	}
+	for _, path := range []string{w.client, w.pod} {
 		port := "v" + filepath.Base(path)
 		pair(t, w.node, port, path, "eth0", nil)
 		must(t, node.LinkSetMaster(get(t, node, port), get(t, node, "br0")))
 		h := handle(t, path)
 		must(t, h.LinkSetUp(get(t, h, "lo")))
-		addAddr(t, h, "eth0", addr, 24)
-		must(t, h.RouteAdd(&netlink.Route{LinkIndex: get(t, h, "eth0").Attrs().Index, Gw: routerAddr.AsSlice()}))
+		for _, f := range families {
+			addr := f.client
+			if path == w.pod {
+				addr = f.pod
+			}
+			addAddr(t, h, "eth0", addr, f.bits)
+			must(t, h.RouteAdd(&netlink.Route{LinkIndex: get(t, h, "eth0").Attrs().Index, Dst: everywhere(addr), Gw: f.router.AsSlice()}))
+			eventually(t, "the address is in use", func() bool { return inUse(t, h, addr) })
+		}
 	}
 	return w
+}
+
+// inUse says whether packets to an address are taken: of IPv6's the kernel begins with that a moment later.
+func inUse(t testing.TB, h *netlink.Handle, a netip.Addr) bool {
+	t.Helper()
+	family := netlink.FAMILY_V4
+	if a.Is6() {
+		family = netlink.FAMILY_V6
+	}
+	list, err := h.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_LOCAL, Dst: hostNet(a)}, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_DST)
+	must(t, err)
+	return len(list) > 0
+}
+
+func everywhere(like netip.Addr) *net.IPNet {
+	return &net.IPNet{IP: make(net.IP, like.BitLen()/8), Mask: net.CIDRMask(0, like.BitLen())}
 }
 
 // open captures the pod's network and opens a link, closed at the test's end.
@@ -125,7 +178,11 @@ func ready(t testing.TB, h *netlink.Handle, name string) {
 func addAddr(t testing.TB, h *netlink.Handle, link string, a netip.Addr, bits int) {
 	t.Helper()
 	l := get(t, h, link)
-	must(t, h.AddrAdd(l, &netlink.Addr{IPNet: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(bits, 32)}}))
+	addr := &netlink.Addr{IPNet: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(bits, a.BitLen())}}
+	if a.Is6() {
+		addr.Flags = unix.IFA_F_NODAD
+	}
+	must(t, h.AddrAdd(l, addr))
 	must(t, h.LinkSetUp(l))
 }
 
@@ -244,7 +301,9 @@ func must(t testing.TB, err error) {
 
 func refused(err error) bool { return errors.Is(err, unix.ECONNREFUSED) }
 
-func hostNet(a netip.Addr) *net.IPNet { return &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(32, 32)} }
+func hostNet(a netip.Addr) *net.IPNet {
+	return &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
+}
 
 // shortSolicit, in P, lets a neighbour fail after a second rather than ten minutes.
 func shortSolicit() error {

@@ -60,6 +60,17 @@ func Parse(packet []byte) (s Segment, ok bool) {
 	return s, s.parseOptions(tcp[headerTCP:length])
 }
 
+// Destination is the address to which an IP packet goes.
+func Destination(packet []byte) (to netip.Addr, ok bool) {
+	switch {
+	case len(packet) >= header4 && packet[0]>>4 == 4:
+		return netip.AddrFrom4([4]byte(packet[16:20])), true
+	case len(packet) >= header6 && packet[0]>>4 == 6:
+		return netip.AddrFrom16([16]byte(packet[24:40])), true
+	}
+	return to, false
+}
+
 // split finds the addresses, and what the packet carries for TCP.
 func split(packet []byte) (from, to netip.Addr, tcp []byte, ok bool) {
 	if len(packet) < 1 {

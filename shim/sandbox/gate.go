@@ -149,17 +149,12 @@ func (w *Workload) backlog() network.Backlog {
 	return network.Backlog{Connections: connections, Buffer: int(min(max(share, leastBuffer), mostBuffer))}
 }
 
-// address is where the workload is dialed; "" without a network.
+// address is where the workload is dialed, by IPv4 if it has that; "" without a network.
 func (w *Workload) address() string {
-	if w.attachment == nil {
+	if w.link == nil {
 		return ""
 	}
-	for _, a := range w.attachment.Addresses {
-		if a.Addr().Is4() {
-			return a.Addr().String()
-		}
-	}
-	return ""
+	return w.link.Address().String()
 }
 
 // offerAgain makes the workload known to the daemon, in whatever state it is.

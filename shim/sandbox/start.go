@@ -122,8 +122,6 @@ func (w *Workload) joinNetwork(ctx context.Context) error {
 	switch {
 	case errors.Is(err, network.ErrShared):
 		return w.leaveLink(ctx, reason("namespace-shared", err.Error()))
-	case errors.Is(err, network.ErrNoIPv4):
-		return w.leaveLink(ctx, reason("no-ipv4", "the pod has no IPv4 address, and the inner link carries no IPv6 yet"))
 	case err != nil:
 		return fmt.Errorf("inner link: %w", err)
 	}
