@@ -6,6 +6,7 @@
 //	keeper    samples idleness and has shims hibernate; idle is its policy
 //	admission lets wakes begin, so many at once as the node has processors and memory for
 //	selfprobe has the daemon be its own client now and then
+//	drainer   carries connections on when the daemon has ended
 //	leftover  finds snapshots that no shim looks after, and removes those whose container is gone
 //	server    the API, metrics and health
 //
@@ -28,6 +29,7 @@ import (
 
 	"github.com/hibernate-runtime/hibernate/api/handover"
 	"github.com/hibernate-runtime/hibernate/daemon/admission"
+	"github.com/hibernate-runtime/hibernate/daemon/drainer"
 	"github.com/hibernate-runtime/hibernate/daemon/idle"
 	"github.com/hibernate-runtime/hibernate/daemon/leftover"
 	"github.com/hibernate-runtime/hibernate/daemon/server"
@@ -59,6 +61,9 @@ type Options struct {
 	Limits             wakeproxy.Limits
 	SilentAfter        time.Duration
 	WakeTimeout, Grace time.Duration
+	// CarryOn, when set, is given the connections that are still passed on when the daemon has ended: they are its own. Without it
+	// they have Grace, and are reset then.
+	CarryOn func([]drainer.Workload) error
 	// Orphans is how long the connections of a shim that died wait for their container to be started again; 0 for not at all.
 	Orphans time.Duration
 	// DataDir holds the snapshots, to be looked through for what no shim looks after; "" for not at all.
@@ -102,7 +107,8 @@ func (o Options) withDefaults() Options {
 }
 
 // Run is the daemon's life. It ends in order when ctx does: first nobody can ask it any more, then the shims take over,
-// then connections are drained, then the view is closed. The error is nil then, or why it could not go on.
+// then connections are drained, or given to others who carry them on, then the view is closed. The error is nil then, or why it
+// could not go on.
 func Run(ctx context.Context, opts Options) error {
 	opts = opts.withDefaults()
 	sockets, err := listen(opts)
@@ -142,11 +148,12 @@ func Run(ctx context.Context, opts Options) error {
 	answers.Wait()
 	stopRegistering()
 	registrations.Wait()
+	err = p.loose.carryOn(opts)
 	if ctx.Err() == nil {
-		return context.Cause(running)
+		return errors.Join(context.Cause(running), err)
 	}
 	opts.Log.Info("hibernated ends")
-	return nil
+	return err
 }
 
 // sockets are what the daemon listens at.

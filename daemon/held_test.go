@@ -29,7 +29,7 @@ import (
 const playing = "HIBERNATE_TEST_PLAYS"
 
 func TestMain(m *testing.M) {
-	role, ok := map[string]func(args []string) error{"daemon": beDaemon, "server": beServer, "clients": beClients}[os.Getenv(playing)]
+	role, ok := map[string]func(args []string) error{"daemon": beDaemon, "server": beServer, "clients": beClients, "drainer": beDrainer}[os.Getenv(playing)]
 	if !ok {
 		os.Exit(m.Run())
 	}

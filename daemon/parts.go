@@ -27,6 +27,7 @@ type parts struct {
 	selfProbe *selfprobe.Prober
 	proxies   *wakeproxy.Node
 	registry  *registry.Registry
+	loose     *loose
 	api       server.API
 }
 
@@ -61,6 +62,10 @@ func assemble(opts Options) *parts {
 		Dial: opts.Dial, Node: p.proxies, Limits: opts.Limits, AnswerHTTP: opts.AnswerHTTP, Admission: p.admission,
 		WakeTimeout: opts.WakeTimeout, SilentAfter: opts.SilentAfter, Grace: opts.Grace, Meter: p.metrics, Log: opts.Log,
 	}}
+	p.loose = &loose{}
+	if opts.CarryOn != nil {
+		p.registry.CarryOn = p.loose.add
+	}
 	p.api = server.API{View: p.view, Judge: p.keeper, Queue: p.admission, Build: opts.Version, Started: time.Now()}
 	return p
 }

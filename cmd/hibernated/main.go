@@ -1,6 +1,7 @@
 // Command hibernated is the daemon of a node: wake proxy, idle policy, metrics. See docs/CONFIGURATION.md for its file.
 //
-// SIGTERM and SIGINT end it in order: connections under way are drained for some seconds, all else goes on without it.
+// SIGTERM and SIGINT end it in order: connections under way are carried on by a process of their own, which it starts as
+// "hibernated drain" (see package drainer); all else goes on without it.
 package main
 
 import (
@@ -27,6 +28,9 @@ func main() {
 
 // run is the program; it returns its exit code: 0 for an end in order, 1 for an error, 2 for wrong usage.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	if len(args) == 1 && args[0] == drainArgument {
+		return drain(ctx, stderr)
+	}
 	flags := flag.NewFlagSet("hibernated", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	file := flags.String("config", config.DefaultFile, "configuration `file`")

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"io"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/hibernate-runtime/hibernate/daemon"
 	"github.com/hibernate-runtime/hibernate/daemon/admission"
+	"github.com/hibernate-runtime/hibernate/daemon/drainer"
 	"github.com/hibernate-runtime/hibernate/daemon/idle"
 	"github.com/hibernate-runtime/hibernate/internal/config"
 	"github.com/hibernate-runtime/hibernate/internal/version"
@@ -49,10 +51,41 @@ func serve(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 		Orphans:      cfg.OrphanHold,
 		DataDir:      cfg.DataDir,
 		CollectAfter: cfg.CollectAfter,
+		CarryOn:      carryOn(cfg, log),
 		Dial:         dial,
 		Ready:        func() { notify(systemd.SdNotifyReady) },
 		Log:          log,
 	})
+}
+
+// drainArgument makes the program a drainer.
+const drainArgument = "drain"
+
+// carryOn starts a drainer of this very version. It is nil when none is wanted.
+func carryOn(cfg *config.Config, log *slog.Logger) func([]drainer.Workload) error {
+	if cfg.DrainTimeout == 0 {
+		return nil
+	}
+	starter := drainer.Starter{
+		Path: "/proc/self/exe", Args: []string{"hibernated", drainArgument}, RunDir: cfg.RunDir, Limit: cfg.DrainTimeout,
+	}
+	return func(all []drainer.Workload) error {
+		process, err := starter.Start(all)
+		if err == nil {
+			log.Info("a drainer runs", "pid", process.Pid)
+		}
+		return err
+	}
+}
+
+// drain is a drainer's life. What it is to carry on comes by standard input.
+func drain(ctx context.Context, stderr io.Writer) int {
+	log := slog.New(slog.NewTextHandler(stderr, nil)).With("drainer", os.Getpid())
+	if err := drainer.Run(ctx, os.Stdin, log); err != nil {
+		log.Error("connections of an earlier daemon", "error", err)
+		return 1
+	}
+	return 0
 }
 
 // policy is the configured part of the idle policy.

@@ -17,7 +17,7 @@ import (
 	"github.com/hibernate-runtime/hibernate/wakeproxy"
 )
 
-// Session is the wake proxy of one workload. Offer, Orphan, Adopt, Kept, Reset and End are called by one goroutine at a time.
+// Session is the wake proxy of one workload. Offer, Orphan, Adopt, Kept, Reset, End and Detach are called by one goroutine at a time.
 type Session struct {
 	opts  Options
 	key   node.Key
@@ -131,14 +131,27 @@ func (s *Session) stop(number uint16) {
 
 // End accepts no more, gives the connections their grace, resets what is left, and closes everything.
 func (s *Session) End() {
+	s.finish(func(ctx context.Context, p *wakeproxy.Proxy) {
+		if err := p.Shutdown(ctx); err != nil {
+			s.log.Warn("connections were reset at the end of their grace", "error", err)
+		}
+	})
+}
+
+// Detach ends the session as End does, but lets go of its connections, and returns them: they are the caller's.
+func (s *Session) Detach() (loose []wakeproxy.Detached) {
+	s.finish(func(ctx context.Context, p *wakeproxy.Proxy) { loose = p.Detach(ctx) })
+	return loose
+}
+
+// finish has the proxy ended within the grace.
+func (s *Session) finish(end func(context.Context, *wakeproxy.Proxy)) {
 	ctx, cancel := context.WithTimeout(context.Background(), s.opts.Grace)
 	defer cancel()
 	for number := range s.ports {
 		s.stop(number)
 	}
-	if err := s.proxy.Load().Shutdown(ctx); err != nil {
-		s.log.Warn("connections were reset at the end of their grace", "error", err)
-	}
+	end(ctx, s.proxy.Load())
 	s.serving.Wait()
 	s.mu.Lock()
 	defer s.mu.Unlock()

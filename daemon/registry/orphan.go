@@ -104,14 +104,14 @@ func (r *Registry) leave(ctx context.Context, reg *registration) {
 	reg.unproxy()
 	reg.release() // the workload leaves the view before its connections are drained
 	if one == nil {
-		reg.session.End()
+		r.end(ctx, reg)
 		return
 	}
 	one.kept = ctx.Err() == nil && r.Keep > 0 && one.session.Orphan()
 	close(one.settled)
 	if !one.kept {
 		r.orphans.remove(reg.workload.Key, one)
-		one.session.End()
+		r.end(ctx, reg)
 		return
 	}
 	log := r.Log.With("namespace", reg.workload.Namespace, "id", reg.workload.ID)
@@ -127,6 +127,17 @@ func (r *Registry) leave(ctx context.Context, reg *registration) {
 	log.Warn("the connections of a shim that is gone are closed", "reason", why, "connections", connections(one.session))
 	one.session.Reset()
 	one.session.End()
+}
+
+// end ends a session. When the daemon does, too, its connections may go on.
+func (r *Registry) end(ctx context.Context, reg *registration) {
+	if ctx.Err() == nil || r.CarryOn == nil {
+		reg.session.End()
+		return
+	}
+	if loose := reg.session.Detach(); len(loose) > 0 {
+		r.CarryOn(reg.workload.Key, loose)
+	}
 }
 
 func connections(s *proxy.Session) int {

@@ -19,6 +19,7 @@ import (
 	"github.com/hibernate-runtime/hibernate/api/handover"
 	"github.com/hibernate-runtime/hibernate/daemon/node"
 	"github.com/hibernate-runtime/hibernate/daemon/proxy"
+	"github.com/hibernate-runtime/hibernate/wakeproxy"
 )
 
 // View is where registered workloads appear.
@@ -33,7 +34,10 @@ type Registry struct {
 	Proxy proxy.Options
 	// Keep is how long the connections of a shim that died wait for another one; 0 for not at all.
 	Keep time.Duration
-	Log  *slog.Logger
+	// CarryOn, when set, is given the connections that the daemon passes on when it ends, instead of their grace. It may be
+	// called from several goroutines.
+	CarryOn func(node.Key, []wakeproxy.Detached)
+	Log     *slog.Logger
 
 	orphans orphans
 }
@@ -42,7 +46,7 @@ type Registry struct {
 const acceptPause = 100 * time.Millisecond
 
 // Run takes registrations until ctx ends. Then it closes the server, lets the shims know, and returns when the last
-// connection was drained or its grace was over.
+// connection was drained, or its grace was over, or it was given to CarryOn.
 func (r *Registry) Run(ctx context.Context, server *handover.Server) error {
 	var peers sync.WaitGroup
 	defer peers.Wait()
