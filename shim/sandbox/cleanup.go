@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/containerd/containerd/v2/core/mount"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
 	"github.com/hibernate-runtime/hibernate/api/handover"
@@ -31,6 +32,23 @@ func readState(path string) (stateFile, error) {
 		return s, fmt.Errorf("%s is damaged: %w", path, err)
 	}
 	return s, nil
+}
+
+// earlierEnding is what a shim of an earlier version, which went on while this one was installed, has left to be run at the
+// end: hooks alone. What they read is made of the bundle.
+func earlierEnding(p places, s stateFile) *ending {
+	var left struct {
+		Hooks []byte `json:"hooks"` // JSON
+	}
+	data, err := os.ReadFile(p.state())
+	e := ending{State: specs.State{ID: s.ID, Status: specs.StateStopped, Pid: s.Holder.Pid, Bundle: p.bundle}}
+	if err != nil || json.Unmarshal(data, &left) != nil || json.Unmarshal(left.Hooks, &e.Hooks) != nil || len(e.Hooks) == 0 {
+		return nil
+	}
+	if spec, err := readSpec(p.bundle); err == nil {
+		e.State.Version, e.State.Annotations = spec.Version, spec.Annotations
+	}
+	return &e
 }
 
 // Leftover is what Cleanup found of a workload.
@@ -80,6 +98,9 @@ func Cleanup(ctx context.Context, bundle string, runner runsc.Runner) (Leftover,
 
 // runStopHooks runs the poststop hooks, unless they have run.
 func (s stateFile) runStopHooks(ctx context.Context, p places, runner runsc.Runner) error {
+	if s.Ending == nil {
+		s.Ending = earlierEnding(p, s)
+	}
 	if s.Ending == nil {
 		return nil
 	}

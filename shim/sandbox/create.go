@@ -171,9 +171,23 @@ func (w *Workload) withLogger(c stdio.Config) stdio.Config {
 	return c
 }
 
-func (w *Workload) openSnapshots(_ context.Context, _ CreateRequest, u *undo.Stack) error {
-	local, err := snapshot.OpenLocal(snapshot.DirFor(w.config.DataDir, w.opts.Namespace, w.opts.ID, ""),
-		snapshot.WithOwner(w.opts.Namespace, w.opts.ID, ""), snapshot.WithContainerd(w.opts.Containerd))
+// ownedWithin is how long the snapshots may be another's: the daemon's, which asks containerd before it removes what is left
+// of a container, or those of an earlier shim's end.
+const ownedWithin = 10 * time.Second
+
+func (w *Workload) openSnapshots(ctx context.Context, _ CreateRequest, u *undo.Stack) error {
+	var local *snapshot.Local
+	open := func() (err error) {
+		local, err = snapshot.OpenLocal(snapshot.DirFor(w.config.DataDir, w.opts.Namespace, w.opts.ID, ""),
+			snapshot.WithOwner(w.opts.Namespace, w.opts.ID, ""), snapshot.WithContainerd(w.opts.Containerd))
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, ownedWithin)
+	defer cancel()
+	err := open()
+	for errors.Is(err, snapshot.ErrBusy) && pause(ctx, 10*time.Millisecond) {
+		err = open()
+	}
 	if err != nil {
 		return fmt.Errorf("snapshots: %w", err)
 	}

@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -10,6 +11,9 @@ import (
 	"time"
 
 	"github.com/containerd/containerd/api/types"
+
+	"github.com/hibernate-runtime/hibernate/internal/undo"
+	"github.com/hibernate-runtime/hibernate/snapshot"
 )
 
 // The service catches a panic and answers with it: what Create had made by then must not stay.
@@ -40,5 +44,34 @@ func TestPanicInCreateLeavesNothing(t *testing.T) {
 		if err == nil && (path != filepath.Join(runDir, "runsc") || len(entries) > 0) {
 			t.Errorf("%s is left, with %v", path, entries)
 		}
+	}
+}
+
+// The daemon owns the snapshots of a container for a moment, when it looks whether they may go: a container that is created then
+// waits, and fails only when nothing comes of it.
+func TestCreateWaitsForItsSnapshots(t *testing.T) {
+	w := bare()
+	w.config.DataDir = t.TempDir()
+	other, err := snapshot.OpenLocal(snapshot.DirFor(w.config.DataDir, w.opts.Namespace, w.opts.ID, ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	var u undo.Stack
+	if err := w.openSnapshots(ctx, CreateRequest{}, &u); !errors.Is(err, snapshot.ErrBusy) {
+		t.Fatalf("of another it has them: %v", err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- w.openSnapshots(t.Context(), CreateRequest{}, &u) }()
+	time.Sleep(20 * time.Millisecond) // it has tried
+	if err := other.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if err := u.Run(t.Context()); err != nil {
+		t.Error(err)
 	}
 }
