@@ -33,8 +33,13 @@ func (w *Workload) startDraining() {
 	ctx, cancel := context.WithCancel(context.Background())
 	d := &drainer{cancel: cancel}
 	w.drain = d
-	proxy := wakeproxy.New(wakeproxy.Options{Waker: waker{w}, Dialer: dialer{w}, Log: w.opts.Log})
-	waiting := false
+	if w.passing == nil {
+		// A connection that it has accepted stays with it when a daemon comes.
+		w.passing = wakeproxy.New(wakeproxy.Options{
+			Waker: waker{w}, Dialer: dialer{w}, Grace: wakeproxy.Unlimited, Log: w.opts.Log,
+		})
+	}
+	proxy, waiting := w.passing, false
 	for port, f := range w.listeners {
 		waiting = waiting || readable(f)
 		d.done.Go(func() { w.serveLater(ctx, proxy, f, port) })
@@ -64,6 +69,20 @@ func (w *Workload) stopDraining() {
 	if d != nil {
 		d.cancel()
 	}
+}
+
+// dropPassed resets the connections that were passed on without a daemon: their other end is gone.
+func (w *Workload) dropPassed() {
+	w.gateMu.Lock()
+	passing := w.passing
+	w.passing = nil
+	w.gateMu.Unlock()
+	if passing == nil {
+		return
+	}
+	now, cancel := context.WithCancel(context.Background())
+	cancel()
+	_ = passing.Shutdown(now) // its error is that some were reset
 }
 
 func readable(f *os.File) bool {

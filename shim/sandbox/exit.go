@@ -196,6 +196,7 @@ func (w *Workload) release(ctx context.Context, c *Container, keep bool) {
 func (w *Workload) removeLink(ctx context.Context) error {
 	w.unwatchLink()
 	w.stopDraining()
+	w.dropPassed()
 	w.stopForwarding()
 	w.gateMu.Lock()
 	defer w.gateMu.Unlock()

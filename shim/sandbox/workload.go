@@ -25,6 +25,7 @@ import (
 	"github.com/hibernate-runtime/hibernate/shim/journal"
 	"github.com/hibernate-runtime/hibernate/shim/lifecycle"
 	"github.com/hibernate-runtime/hibernate/snapshot"
+	"github.com/hibernate-runtime/hibernate/wakeproxy"
 )
 
 // Workload is what hibernates. Make one with Create.
@@ -62,7 +63,9 @@ type Workload struct {
 	gateMu    sync.Mutex // one flip of the gate and one change of the listeners at a time; held across netlink, nothing else
 	listeners map[uint16]*os.File
 	drain     *drainer
-	removed   bool // the link is gone
+	passing   *wakeproxy.Proxy // of connections that no daemon passes on; nil before there are any
+	removed   bool             // the link is gone
+	keeping   bool             // keep-alives are still answered for an awake sandbox, since that could not be ended
 
 	mu         sync.Mutex // guards the fields below; never held across runsc, network or disk
 	state      lifecycle.Workload
