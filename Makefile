@@ -21,11 +21,11 @@ LIST = go list -f '{{.ImportPath}} {{join .TestImports " "}} {{join .XTestImport
        awk '{ r = "unit"; for (i = 2; i <= NF; i++) if ($$i ~ /\/(internal\/testroot|integration\/harness)$$/) r = "root"; print r, $$1 }'
 UNIT = $(shell $(LIST) | awk '$$1 == "unit" { print $$2 }')
 ROOT = $(shell $(LIST) | awk '$$1 == "root" && $$2 !~ "^$(MODULE)/integration" { print $$2 }')
-E2E  = $(filter-out %/conformance %/faults %/client,$(shell $(LIST) | awk '$$1 == "root" && $$2 ~ "^$(MODULE)/integration" { print $$2 }'))
+E2E  = $(filter-out %/conformance %/faults %/client %/network,$(shell $(LIST) | awk '$$1 == "root" && $$2 ~ "^$(MODULE)/integration" { print $$2 }'))
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build tools images protos deps test check fmt vet staticcheck unit root test-conformance test-faults full-faults test-client e2e shimtest race full-moment full-network demo bench short-bench bench-shim bench-network install clean
+.PHONY: help build tools images protos deps test check fmt vet staticcheck unit root test-conformance test-network test-faults full-faults test-client e2e shimtest race full-moment full-network demo bench short-bench bench-shim bench-network install clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -126,7 +126,12 @@ e2e: ## Tests of the whole, with real containerd, runsc and servers (root)
 full-moment: deps tools images build ## Data in the very moment of sleeping and waking, over 1000 transitions (root)
 	@$(ROOT_RINGS) HIBERNATE_FULL=1 go test -count=1 -timeout 30m ./integration/moment
 
-full-network: ## 5,000 clients held on each of four workloads, in a network of their own (root)
+# Those of integration/network are in no other ring: NETWORK=integration/network runs them alone.
+test-network: deps tools images build ## The tests that docs/NETWORK.md names: a sleeper's network is that of a running container (root)
+	@$(ROOT_RINGS) sh tools/named.sh docs/NETWORK.md $(NETWORK)
+
+full-network: deps tools images build ## test-network at size; keep-alives on 1,000 connections; 5,000 clients on each of four workloads (root)
+	@$(ROOT_RINGS) HIBERNATE_FULL=1 go test -count=1 -v -timeout 60m ./integration/network ./integration/keepalive
 	@unshare -n sh -c 'ip link set lo up && sysctl -qw net.core.somaxconn=65535 && \
 	  HIBERNATE_FULL=1 go test -count=1 -v -run TestThousandsAreHeld ./daemon'
 

@@ -8,18 +8,24 @@ import (
 	"testing"
 )
 
-// named is a test in docs/CONFORMANCE.md: package, test, and what a subtest is called.
+// named is a test in one of the lists: package, test, and what a subtest is called.
 var named = regexp.MustCompile("`([a-z0-9/]+) (Test[A-Za-z0-9]+)(?:/([^`]+))?`")
 
-// Every test that the list of what a shim has to be names is there.
+// Every test that the lists of what a shim and the network have to be name is there.
 func TestNamedTestsExist(t *testing.T) {
-	list, err := os.ReadFile(filepath.Join("..", "docs", "CONFORMANCE.md"))
+	for _, name := range []string{"CONFORMANCE.md", "NETWORK.md"} {
+		t.Run(name, func(t *testing.T) { namedIn(t, filepath.Join("docs", name)) })
+	}
+}
+
+func namedIn(t *testing.T, list string) {
+	text, err := os.ReadFile(filepath.Join("..", list))
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := named.FindAllStringSubmatch(string(list), -1)
+	all := named.FindAllStringSubmatch(string(text), -1)
 	if len(all) == 0 {
-		t.Fatal("docs/CONFORMANCE.md names no tests")
+		t.Fatal(list, "names no tests")
 	}
 	sources := map[string]string{}
 	for _, m := range all {
@@ -28,10 +34,10 @@ func TestNamedTestsExist(t *testing.T) {
 			sources[dir] = testsOf(t, dir)
 		}
 		if !strings.Contains(sources[dir], "func "+name+"(") {
-			t.Errorf("docs/CONFORMANCE.md: package %s has no %s", dir, name)
+			t.Errorf("%s: package %s has no %s", list, dir, name)
 		}
 		if sub != "" && !strings.Contains(sources[dir], `"`+sub) {
-			t.Errorf("docs/CONFORMANCE.md: package %s calls no subtest or cell %q", dir, sub)
+			t.Errorf("%s: package %s calls no subtest or cell %q", list, dir, sub)
 		}
 	}
 }
@@ -41,7 +47,7 @@ func testsOf(t *testing.T, dir string) string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join("..", dir, "*_test.go"))
 	if err != nil || len(files) == 0 {
-		t.Errorf("docs/CONFORMANCE.md: package %s has no tests: %v", dir, err)
+		t.Errorf("package %s has no tests: %v", dir, err)
 	}
 	var all strings.Builder
 	for _, f := range files {
@@ -52,4 +58,17 @@ func testsOf(t *testing.T, dir string) string {
 		all.Write(source)
 	}
 	return all.String()
+}
+
+// The ring of the network runs what its list names: a test that isn't named there would never be run.
+func TestNetworksTestsAreNamed(t *testing.T) {
+	list, err := os.ReadFile(filepath.Join("..", "docs", "NETWORK.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range regexp.MustCompile(`(?m)^func (Test[A-Za-z0-9]+)\(t `).FindAllStringSubmatch(testsOf(t, "integration/network"), -1) {
+		if !strings.Contains(string(list), "`integration/network "+m[1]) {
+			t.Errorf("docs/NETWORK.md doesn't name %s of integration/network", m[1])
+		}
+	}
 }
