@@ -25,6 +25,7 @@ func (f *fastPath) attach(l *Link, at *fastPrograms) (err error) {
 	s := &fastSpec{
 		addresses: l.attachment.of(ip4), primary: at.primary, outer: at.outer,
 		switches: f.maps.switches, counts: f.maps.counts, hops: f.maps.hops,
+		ignore: l.ignore,
 	}
 	for _, one := range []struct {
 		name  string

@@ -47,6 +47,7 @@ type fastSpec struct {
 	addresses              []netip.Addr
 	primary, outer         int // indexes in P
 	switches, counts, hops *ebpf.Map
+	ignore                 []Filter
 }
 
 // Bits of the switch, and offsets of the directions' counters: packets and bytes each, in cache lines of their own.
@@ -62,6 +63,7 @@ func (s *fastSpec) inward() asm.Instructions {
 	return join(
 		s.recognise(switchInward, atDestination),
 		transport(notOfSocket()),
+		s.ignored(atSource, atTransport+2),
 		s.count("counted", countsInward),
 		asm.Instructions{asm.Mov.Imm(asm.R1, int32(s.outer)), asm.Mov.Imm(asm.R2, 0), asm.FnRedirectPeer.Call(), asm.Return()},
 		slow(),
@@ -81,6 +83,7 @@ func (s *fastSpec) outward() asm.Instructions {
 	return join(
 		s.recognise(switchOutward, atSource),
 		transport(join(toProxy, notOfSocket(), after)),
+		s.ignored(atDestination, atTransport),
 		s.toNextHop(),
 		slow(),
 	)

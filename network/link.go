@@ -17,6 +17,7 @@ type Link struct {
 	pod, inner *side
 	node       *os.File // nil: this process's own
 	attachment *Attachment
+	ignore     []Filter
 	found      record // P's own sysctls as they were; set by Open
 	fast       fastPath
 
@@ -39,7 +40,8 @@ type Link struct {
 type Options struct {
 	Pod, Inner string // paths; opened once, and kept
 	Attachment *Attachment
-	NoFastPath bool // all packets go through P's own stack
+	NoFastPath bool     // all packets go through P's own stack
+	Ignore     []Filter // what is no use
 
 	Node string // path of the node's namespace; "" for this process's
 }
@@ -53,7 +55,7 @@ func Open(ctx context.Context, o Options) (*Link, error) {
 	if o.Attachment == nil || len(o.Attachment.Addresses) == 0 {
 		return nil, ErrNoNetwork
 	}
-	l := &Link{attachment: o.Attachment}
+	l := &Link{attachment: o.Attachment, ignore: o.Ignore}
 	switch {
 	case o.NoFastPath:
 		l.fast.refused = "switched off"

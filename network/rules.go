@@ -57,7 +57,7 @@ func newRuleset(l *Link, g Gate) *ruleset {
 	}
 	for _, f := range r.families {
 		r.chains = append(r.chains,
-			f.activity(chainActivity, counterActivity), f.activity(chainUnsaid, counterActivity, counterUnsaid), f.proxied(), f.ladder(),
+			f.activity(l.ignore, chainActivity, counterActivity), f.activity(l.ignore, chainUnsaid, counterActivity, counterUnsaid), f.proxied(), f.ladder(),
 			f.fromSandbox(g), f.toSandbox(g))
 	}
 	r.chains = append(r.chains, r.prerouting(l.attachment.Interface), r.forward(l.attachment.Interface, l.found), r.output(g), r.errors(g))
@@ -204,18 +204,18 @@ func (f *familyRules) ladder() chain {
 // data. Not bare ACKs, nor keep-alives with the one byte that some stacks send
 // (a byte of real data has PSH). Most packets of a busy connection are long and
 // decided by the first two comparisons.
-func (f *familyRules) activity(name string, counters ...string) chain {
+func (f *familyRules) activity(ignore []Filter, name string, counters ...string) chain {
 	var counted []expr.Any
 	for _, c := range counters {
 		counted = append(counted, count(c)...)
 	}
-	return chain{name: name + f.suffix, rules: []rule{
+	return chain{name: name + f.suffix, rules: append(f.ignored(ignore),
 		when("datagram", protocol(unix.IPPROTO_UDP), counted, leave()),
 		when("neither", notProtocol(unix.IPPROTO_TCP), leave()),
 		when("long", f.longer(longestTCP+1), counted, leave()),
 		when("opens, closes or pushes", tcpFlags(fin|syn|psh, expr.CmpOpNeq, 0), counted, leave()),
 		when("data", f.sizedNotIn(f.empty), counted),
-	}}
+	)}
 }
 
 // forward keeps P from routing for its neighbours, which it did not do before. Of IPv6 no interface forwards for itself: with

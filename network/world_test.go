@@ -35,6 +35,7 @@ type world struct {
 	node, client, pod, inner string
 	att                      *network.Attachment
 	slow                     bool // without the fast path
+	ignore                   []network.Filter
 	nodeToo                  bool // the link knows the node
 	families                 []plan
 }
@@ -124,7 +125,7 @@ func (w *world) open(t testing.TB) *network.Link {
 		must(t, err)
 		w.att = a
 	}
-	o := network.Options{Pod: w.pod, Inner: w.inner, Attachment: w.att, NoFastPath: w.slow}
+	o := network.Options{Pod: w.pod, Inner: w.inner, Attachment: w.att, NoFastPath: w.slow, Ignore: w.ignore}
 	if w.nodeToo {
 		o.Node = w.node
 	}
