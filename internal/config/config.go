@@ -129,6 +129,8 @@ type Config struct {
 	MaxBacklog       int    // connections on a port
 	MaxHeldBytes     uint64 // on a port
 	MaxConnections   int    // through hibernated at once
+	Ignore           []Filter
+	ProbeExec        []string
 
 	MetricsAddress  string // "": not served
 	LogLevel        slog.Level

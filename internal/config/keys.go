@@ -16,7 +16,7 @@ const (
 func Keys() []Key { return table() }
 
 var table = sync.OnceValue(func() []Key {
-	return slices.Concat(nodeKeys(), runtimeKeys(), workloadKeys(), holdKeys(), daemonKeys(), admissionKeys(), pendingKeys())
+	return slices.Concat(nodeKeys(), runtimeKeys(), workloadKeys(), holdKeys(), probeKeys(), daemonKeys(), admissionKeys(), pendingKeys())
 })
 
 func nodeKeys() []Key {
@@ -233,13 +233,11 @@ func daemonKeys() []Key {
 
 func pendingKeys() []Key {
 	return []Key{
-		pending("ignore", "Traffic that is no activity."),
 		pending("identity", "The workload's stable name across containers and nodes."),
 		pending("restore", "Which snapshot a new container may start from."),
 		pending("keep-snapshots", "How many generations are stored."),
 		pending("delete-after", "When a snapshot that nobody used may go."),
 		pending("probes", "Network probes that are answered without a wake."),
-		pending("probe-exec", "Exec probes that are answered without a wake."),
 		pending("hook-before-sleep", "A program of the workload's that runs before each hibernation."),
 		pending("hook-after-wake", "A program of the workload's that runs after each wake."),
 		pending("template", "A snapshot that many workloads start from."),
