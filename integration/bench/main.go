@@ -95,6 +95,7 @@ var networkSet = set{"bench-network.jsonl", []part{
 	{"keepalive", measureKeepAlive},
 	{"established", measureEstablished},
 	{"kills", measureKills},
+	{"positions", measurePositions},
 }}
 
 // bench is one run: where it runs, how much is measured, and what came out.
@@ -130,7 +131,7 @@ func run(ctx context.Context, p plan, only string, set set) (err error) {
 		fmt.Fprintf(os.Stderr, "bench: %s: %.0f s\n", part.name, time.Since(began).Seconds())
 	}
 	b.print(os.Stdout)
-	return errors.Join(append(failed, ctx.Err(), b.save())...)
+	return errors.Join(append(failed, ctx.Err(), b.save(only != ""))...)
 }
 
 // tidy removes what a part left, also when the run is being ended.
@@ -140,10 +141,17 @@ func (b *bench) tidy() error {
 	return b.world.RemoveAll(ctx)
 }
 
-func (b *bench) save() error {
+// save writes the figures. Those of parts that were not measured stay as they were.
+func (b *bench) save(some bool) error {
 	root, err := harness.Root()
 	if err != nil {
 		return err
 	}
-	return b.write(filepath.Join(root, ".bench", b.file))
+	path := filepath.Join(root, ".bench", b.file)
+	if some {
+		if err := b.keep(path); err != nil {
+			return err
+		}
+	}
+	return b.write(path)
 }

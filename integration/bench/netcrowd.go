@@ -60,7 +60,7 @@ func beCrowd(task string) int {
 	}
 	conns, errs := make([]net.Conn, number), make([]error, number)
 	var dialling errgroup.Group
-	dialling.SetLimit(64)
+	dialling.SetLimit(1000) // all of a burst
 	for i := range conns {
 		dialling.Go(func() error {
 			if conns[i], errs[i] = net.DialTimeout("tcp", address, answerLimit); errs[i] == nil {

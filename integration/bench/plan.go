@@ -33,6 +33,7 @@ type plan struct {
 	idle      int // connections that are open through sleeps
 	silence   time.Duration
 	kills     int // of the daemon
+	positions int // wakes in each position of the gate
 }
 
 // tailSize is the heap, in MiB, where more is measured than medians of wakes.
@@ -43,13 +44,13 @@ var (
 		sizes: []int{16, 128, 512, 1024}, rounds: 20, tail: 200, cold: 20, written: 10, four: 20, asleep: 3, cycles: 50,
 		answers: 3, trues: 15, memory: 3,
 		pairs: 15, download: 512, loadMillis: 1000, opened: 500,
-		heldPairs: 11, flat: 500, crowds: 4, crowd: 5000, idle: 1000, silence: time.Minute, kills: 100,
+		heldPairs: 11, flat: 500, crowds: 4, crowd: 5000, idle: 1000, silence: time.Minute, kills: 100, positions: 20,
 	}
 	quick = plan{
 		sizes: []int{16, 128, 512}, rounds: 7, tail: 40, cold: 5, written: 3, four: 5, asleep: 1, cycles: 50,
 		answers: 1, trues: 5, memory: 1,
 		pairs: 11, download: 128, loadMillis: 500, opened: 250,
-		heldPairs: 7, flat: 60, crowds: 2, crowd: 1000, idle: 100, silence: 10 * time.Second, kills: 10,
+		heldPairs: 7, flat: 60, crowds: 2, crowd: 1000, idle: 100, silence: 10 * time.Second, kills: 10, positions: 5,
 	}
 )
 

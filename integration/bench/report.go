@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -67,6 +68,31 @@ func short(v float64) string {
 		return strconv.FormatFloat(v, 'f', 1, 64)
 	}
 	return strconv.FormatFloat(v, 'f', 2, 64)
+}
+
+// keep adds the figures of an earlier run that this one doesn't have.
+func (r *report) keep(path string) error {
+	text, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	have := map[string]bool{}
+	for _, f := range append(r.figures, r.stages...) {
+		have[f.Name] = true
+	}
+	for line := range strings.Lines(string(text)) {
+		var f figure
+		if err := json.Unmarshal([]byte(line), &f); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		if !have[f.Name] {
+			r.figures = append(r.figures, f)
+		}
+	}
+	return nil
 }
 
 // write replaces the file with one JSON object a figure.

@@ -116,7 +116,9 @@ func Accepted(pid int, port uint16) (map[uint16]bool, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%q: %w", line, err)
 		}
-		ports[uint16(n)] = true
+		if n > 0 { // else it is the listener
+			ports[uint16(n)] = true
+		}
 	}
 	return ports, nil
 }
