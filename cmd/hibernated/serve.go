@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"sync"
 	"time"
 
 	systemd "github.com/coreos/go-systemd/v22/daemon"
@@ -33,6 +34,7 @@ func serve(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 	}
 	stop := context.AfterFunc(ctx, func() { notify(systemd.SdNotifyStopping) })
 	defer stop()
+	defer watchdog(notify)()
 	return daemon.Run(ctx, daemon.Options{
 		RunDir:             cfg.RunDir,
 		RegistrationSocket: cfg.RegistrationSocket(),
@@ -56,6 +58,33 @@ func serve(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 		Ready:        func() { notify(systemd.SdNotifyReady) },
 		Log:          log,
 	})
+}
+
+// watchdog tells systemd again and again that the daemon is not stuck, where that wants to know, until the returned function is
+// called. One that is stuck is ended, and its clients are served by the next.
+func watchdog(notify func(string)) (stop func()) {
+	within, err := systemd.SdWatchdogEnabled(false)
+	if err != nil || within == 0 {
+		return func() {}
+	}
+	each := time.NewTicker(within / 3)
+	done := make(chan struct{})
+	var telling sync.WaitGroup
+	telling.Go(func() {
+		for {
+			select {
+			case <-each.C:
+				notify(systemd.SdNotifyWatchdog)
+			case <-done:
+				return
+			}
+		}
+	})
+	return func() {
+		each.Stop()
+		close(done)
+		telling.Wait()
+	}
 }
 
 // drainArgument makes the program a drainer.
