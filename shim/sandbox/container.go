@@ -47,7 +47,8 @@ type Exec struct {
 	letGo   func() error  // ends the streams for good
 	once    sync.Once
 
-	pid     int // inside the sandbox; 0 before it starts
+	pid     int  // inside the sandbox; 0 before it starts
+	probe   bool // asks only whether the workload is well
 	started bool
 	since   time.Time // it started
 	exit    *Exit
@@ -64,12 +65,12 @@ func (c *Container) liveExecs() uint32 {
 	return n
 }
 
-// busyExecs counts the execs that run and have said or been told something within silence; with 0, all that run. The
-// caller holds the workload's mutex.
+// busyExecs counts the execs that run and have said or been told something within silence; with 0, all that run. Probes are
+// no use. The caller holds the workload's mutex.
 func (c *Container) busyExecs(now time.Time, silence time.Duration) uint32 {
 	var n uint32
 	for _, e := range c.execs {
-		if e.started && e.exit == nil && (silence == 0 || now.Sub(e.lastUse()) < silence) {
+		if e.started && e.exit == nil && !e.probe && (silence == 0 || now.Sub(e.lastUse()) < silence) {
 			n++
 		}
 	}

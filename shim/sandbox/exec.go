@@ -25,6 +25,7 @@ func (w *Workload) AddExec(ctx context.Context, id, exec string, config stdio.Co
 	}
 	spec.Terminal = config.Terminal // the request says what streams there are; clients leave it out of the specification
 	e := &Exec{ID: exec, Terminal: config.Terminal, Stdio: config, process: &spec, ended: make(chan struct{})}
+	e.probe = !e.Terminal && w.config.IsProbe(spec.Args)
 	w.mu.Lock()
 	c, err := w.container(id)
 	switch {
@@ -44,11 +45,16 @@ func (w *Workload) AddExec(ctx context.Context, id, exec string, config stdio.Co
 	return nil
 }
 
-// StartExec wakes the workload and starts the process. Its pid for containerd is the holder's, like the task's.
+// StartExec wakes the workload and starts the process; a probe of a sleeper is answered in its place. Its pid for containerd is the holder's, like the task's.
 func (w *Workload) StartExec(ctx context.Context, id, exec string) error {
 	c, e, err := w.exec(id, exec)
 	if err != nil {
 		return err
+	}
+	if e.probe {
+		if answer, away := w.wellness(); away {
+			return w.answerExec(ctx, c, e, answer)
+		}
 	}
 	release, err := w.hold(ctx, "exec")
 	if err != nil {

@@ -59,7 +59,7 @@ func (w *Workload) Hibernate(ctx context.Context, ask Ask) (*shimv1.Transition, 
 		}
 		return w.Hibernate(ctx, ask)
 	}
-	if reasons := w.blockers(ask.Manual); w.state == lifecycle.Awake && len(reasons) > 0 {
+	if reasons := append(w.blockers(ask.Manual), w.runningProbes()...); w.state == lifecycle.Awake && len(reasons) > 0 {
 		w.mu.Unlock()
 		return nil, &RefusedError{Reasons: reasons}
 	}

@@ -118,6 +118,7 @@ func (w *Workload) joinNetwork(ctx context.Context) error {
 	}
 	link, err := network.Open(ctx, network.Options{
 		Pod: w.holder.namespace(), Inner: w.innerPath(), Attachment: attachment, NoFastPath: w.config.FastPath == config.FastPathOff,
+		Ignore: ignored(w.config.Ignore),
 	})
 	switch {
 	case errors.Is(err, network.ErrShared):
