@@ -25,6 +25,11 @@ func script(text string) func(*app) {
 var (
 	noLink  = script("ip link delete hib0") // and with it all routes and neighbours
 	noTable = script("nft flush ruleset")
+
+	// What a rule of another refers to, the kernel lets nobody take away: here the set of known keep-alives.
+	useProbes = script("nft add chain inet hibernate theirs; nft add rule inet hibernate theirs " +
+		"ip saddr . ip daddr . meta mark . meta mark . meta mark @probes counter")
+	leaveProbes = script("nft delete chain inet hibernate theirs || ! nft list chain inet hibernate theirs")
 )
 
 func networks() map[string][]cell {
@@ -37,6 +42,9 @@ func networks() map[string][]cell {
 	for _, c := range damages {
 		all[toWake] = append(all[toWake], cell{step: "before the ladder", fault: c.name, outcome: "restored", state: "awake", later: c.do})
 	}
+	all[toWake] = append(all[toWake], cell{
+		step: "after restore", after: "restore", fault: "rules that stay", outcome: "restored", state: "awake", at: useProbes, mend: leaveProbes,
+	})
 	for _, after := range []string{"quiesce", "verify"} {
 		all[toSleep] = append(all[toSleep],
 			cell{step: "after " + after, after: after, fault: "no link", outcome: "slept", state: "asleep", at: noLink},

@@ -30,7 +30,18 @@ func (w *Workload) openGate(ctx context.Context) error {
 	if err := w.link.Connect(ctx); err != nil {
 		return err
 	}
-	return w.link.ReleaseKeepAlives(ctx)
+	w.releaseKeepAlives(ctx)
+	return nil
+}
+
+// releaseKeepAlives leaves the peers to the sandbox again. It runs, and peers may have heard of it: rules that can't be taken
+// away are no reason to give it up, for they take nothing but questions whether a connection is there, and those are answered.
+// The ladder tries again. The caller holds gateMu.
+func (w *Workload) releaseKeepAlives(ctx context.Context) {
+	err := w.link.ReleaseKeepAlives(ctx)
+	if w.keeping = err != nil; w.keeping {
+		w.opts.Log.Warn("keep-alives are still answered for the sandbox", "error", err)
+	}
 }
 
 // closeGate cuts the sandbox off. New connections to ports are held by the daemon, or parked in the kernel when there

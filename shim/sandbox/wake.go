@@ -345,6 +345,9 @@ func (w *Workload) check(ctx context.Context, t *transition) []network.Rung {
 	if w.link == nil || w.removed || !same {
 		return nil
 	}
+	if w.keeping {
+		w.releaseKeepAlives(ctx)
+	}
 	return w.link.Check(ctx, ports)
 }
 
