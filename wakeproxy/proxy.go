@@ -54,7 +54,11 @@ type Options struct {
 	Node *Node
 	// Grace is how long connections may go on when the context of their
 	// Serve has ended; they are reset then. Default 10 s; see Unlimited.
-	Grace    time.Duration
+	Grace time.Duration
+	// LookFor is how long a client of ServeProbes is given to show what it
+	// wants; one that waits for the server to speak waits so long for the wake.
+	// Default 100 ms.
+	LookFor  time.Duration
 	Log      *slog.Logger // default: none
 	Observer Observer     // default: none
 }
@@ -68,6 +72,7 @@ type Proxy struct {
 	admit    admission
 	pipes    *pipePool
 	grace    time.Duration
+	lookFor  time.Duration
 	log      *slog.Logger
 	observer Observer
 
@@ -91,10 +96,11 @@ type Proxy struct {
 // New returns a Proxy. It starts nothing.
 func New(o Options) *Proxy {
 	p := &Proxy{
-		dialer: o.Dialer, answer: o.AnswerHTTP, grace: o.Grace,
+		dialer: o.Dialer, answer: o.AnswerHTTP, grace: o.Grace, lookFor: o.LookFor,
 		log: o.Log, observer: o.Observer, servers: map[*server]struct{}{},
 	}
 	setDefault(&p.grace, 10*time.Second)
+	setDefault(&p.lookFor, 100*time.Millisecond)
 	p.limits = func() Limits {
 		if o.LimitsNow != nil {
 			return o.LimitsNow().withDefaults()
@@ -134,6 +140,10 @@ func New(o Options) *Proxy {
 // later at most. The error is nil then, ErrClosed after Shutdown, or tells
 // why the socket can't be served (ErrNotListening).
 func (p *Proxy) Serve(ctx context.Context, ln *os.File, port uint16) error {
+	return p.run(ctx, ln, port, (*server).accepting)
+}
+
+func (p *Proxy) run(ctx context.Context, ln *os.File, port uint16, accepting func(*server) error) error {
 	l, err := newListener(ln, port)
 	if err != nil {
 		return err
@@ -144,7 +154,7 @@ func (p *Proxy) Serve(ctx context.Context, ln *os.File, port uint16) error {
 		return err
 	}
 	defer p.leave(s)
-	err = s.accepting()
+	err = accepting(s)
 	s.end()
 	switch {
 	case ctx.Err() != nil:

@@ -66,7 +66,7 @@ func requestMethod(f *os.File) string {
 	return ""
 }
 
-// answer sends the status, and waits until the client has it.
+// answer sends the status of a refusal.
 func answer(f *os.File, method string, cause error) error {
 	body := "This service is asleep and can't be woken right now.\n"
 	head := "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nCache-Control: no-store\r\n" +
@@ -77,8 +77,13 @@ func answer(f *os.File, method string, cause error) error {
 	if method == "HEAD" {
 		body = ""
 	}
+	return say(f, head+"\r\n"+body)
+}
+
+// say sends a whole answer and its end, and waits until the client has it.
+func say(f *os.File, text string) error {
 	_ = f.SetDeadline(time.Now().Add(answerWait))
-	if _, err := io.WriteString(f, head+"\r\n"+body); err != nil {
+	if _, err := io.WriteString(f, text); err != nil {
 		return err
 	}
 	if err := fileControl(f, func(fd int) error { return unix.Shutdown(fd, unix.SHUT_WR) }); err != nil {

@@ -126,24 +126,37 @@ func (s *server) refuse(cause error) error {
 		if err != nil {
 			return err
 		}
-		d := Drained{Port: s.listener.port, Client: client, Err: cause}
 		if !s.answer || !s.admit.try() {
-			resetFD(fd)
-			d.Refused = RefusedReset
-			s.active.Add(-1)
-			s.observer.Drained(d)
+			s.resetOne(fd, client, cause)
 			continue
 		}
 		s.conns.Go(func() {
 			defer s.admit.release()
-			defer s.active.Add(-1)
-			start := time.Now()
-			d.Refused = refuse(os.NewFile(uintptr(fd), "client"), cause)
-			d.Took = time.Since(start)
-			s.observer.Drained(d)
+			s.refuseOne(fd, client, cause)
 		})
 	}
 	return nil
+}
+
+// refuseOne refuses a connection as the options say.
+func (s *server) refuseOne(fd int, client netip.AddrPort, cause error) {
+	if !s.answer {
+		s.resetOne(fd, client, cause)
+		return
+	}
+	d := Drained{Port: s.listener.meant(fd), Client: client, Err: cause}
+	defer s.active.Add(-1)
+	start := time.Now()
+	d.Refused = refuse(os.NewFile(uintptr(fd), "client"), cause)
+	d.Took = time.Since(start)
+	s.observer.Drained(d)
+}
+
+func (s *server) resetOne(fd int, client netip.AddrPort, cause error) {
+	d := Drained{Port: s.listener.meant(fd), Client: client, Err: cause, Refused: RefusedReset}
+	resetFD(fd)
+	s.active.Add(-1)
+	s.observer.Drained(d)
 }
 
 // take accepts one connection. Clients that gave up are passed over, and other
