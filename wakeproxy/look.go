@@ -129,7 +129,7 @@ func peek(f *os.File, q *Question, limit time.Duration) bool {
 			return true
 		}
 		head := buf[:n]
-		if head[0] < 'A' || head[0] > 'Z' {
+		if head[0] < 'A' || head[0] > 'Z' || bytes.IndexByte(head, '\n') >= 0 && !httpRequest.Match(head) { // no HTTP
 			shown = true
 			return true
 		}
