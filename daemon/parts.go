@@ -37,7 +37,7 @@ func assemble(opts Options) *parts {
 	p.metrics = metrics.New(opts.Version, p.snapshot)
 	events := newEvents(p.metrics, opts.Log)
 	p.keeper = keeper.New(keeper.Options{
-		Policy: opts.Policy, Concurrent: opts.Concurrent, Refused: p.metrics.Refused, RoomMade: p.metrics.RoomMade,
+		Policy: opts.Policy, Concurrent: opts.Concurrent, Refused: p.metrics.Refused, Observed: p.metrics.Observed, RoomMade: p.metrics.RoomMade,
 		AlarmAfter: opts.AlarmAfter, Log: opts.Log,
 	})
 	p.admission = admission.New(admission.Options{

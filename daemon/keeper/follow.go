@@ -42,7 +42,7 @@ func (f *follower) step(ctx context.Context) time.Duration {
 		f.hibernate(ctx)
 		return min(d.Next, time.Second)
 	case idle.Report:
-		f.log.Info("observe: would hibernate", "idle", d.IdleFor.Round(time.Millisecond).String())
+		f.observed(d)
 	}
 	if f.w.Watched() && f.w.State() != idle.Awake {
 		return f.opts.AsleepEvery
@@ -73,6 +73,13 @@ func (f *follower) sample(ctx context.Context) (idle.Decision, error) {
 		*j = Judgement{Decision: d, Sample: sample, Memory: activity.GetMemoryBytes(), At: now, Waiting: j.Waiting}
 	})
 	return d, nil
+}
+
+// observed tells and counts what auto would have done.
+func (f *follower) observed(d idle.Decision) {
+	j, _ := f.Judgement(f.w)
+	f.log.Info("observe: would hibernate", "idle", d.IdleFor.Round(time.Millisecond).String(), "memory", j.Memory)
+	f.opts.Observed(f.w.Namespace, j.Memory)
 }
 
 func (f *follower) noteMode(mode idle.Mode) {

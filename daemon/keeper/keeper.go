@@ -35,6 +35,9 @@ type Options struct {
 	AsleepEvery time.Duration
 	// Refused is told of each of our requests that did not end in sleep: refused, aborted or failed.
 	Refused func(outcome string)
+	// Observed is told each time that a workload in mode observe would have been put to sleep, and what memory that would have
+	// freed.
+	Observed func(namespace string, bytes uint64)
 	// RoomMade is told how each hibernation for another's sake ended: slept, refused, aborted, failed or ended.
 	RoomMade func(outcome string)
 	// AlarmAfter is how long a workload's activity must not be measurable before that is an alarm. Default 30 s.
@@ -59,6 +62,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Refused == nil {
 		o.Refused = func(string) {}
+	}
+	if o.Observed == nil {
+		o.Observed = func(string, uint64) {}
 	}
 	if o.RoomMade == nil {
 		o.RoomMade = func(string) {}

@@ -148,12 +148,20 @@ func TestAbortRestartsTheClock(t *testing.T) {
 func TestObserveOnlyTells(t *testing.T) {
 	var log lockedBuffer
 	shim := idler(t, "redis", "observe")
-	keep(t, keeper.Options{Log: slog.New(slog.NewTextHandler(&log, nil))}, shim)
+	shim.Update(func(_ *shimv1.StatusResponse, a *shimv1.ActivityResponse) { a.MemoryBytes = 7 << 20 })
+	var observed atomic.Uint64
+	keep(t, keeper.Options{
+		Log:      slog.New(slog.NewTextHandler(&log, nil)),
+		Observed: func(namespace string, bytes uint64) { observed.Add(bytes + uint64(len(namespace))) },
+	}, shim)
 	eventually(t, "it tells", func() bool { return strings.Contains(log.String(), "would hibernate") })
 	told := shim.Samples()
 	eventually(t, "it goes on sampling", func() bool { return shim.Samples() > told+10 })
 	if n := strings.Count(log.String(), "would hibernate"); n != 1 || len(shim.Hibernations()) != 0 {
 		t.Errorf("told %d times, hibernated %d times", n, len(shim.Hibernations()))
+	}
+	if n := observed.Load(); n != 7<<20+uint64(len("default")) {
+		t.Errorf("counted as %d", n)
 	}
 }
 

@@ -26,6 +26,8 @@ type Metrics struct {
 	hibernations     *prometheus.CounterVec
 	hibernateSeconds prometheus.Histogram
 	refusals         *prometheus.CounterVec
+	observed         *prometheus.CounterVec
+	observedBytes    *prometheus.CounterVec
 	held             *prometheus.CounterVec
 	accepted         prometheus.Counter
 	drained          *prometheus.CounterVec
@@ -47,6 +49,9 @@ func New(version string, snapshot func() Snapshot) *Metrics {
 		hibernateSeconds: prometheus.NewHistogram(histogram("hibernate_seconds",
 			"Time from the request to the freed memory.", 0.05, 14)),
 		refusals: counters("idle_requests_refused_total", "Requests of the idle policy that did not end in sleep, by why.", "outcome"),
+		observed: counters("observed_hibernations_total", "Times that a workload in mode observe would have been put to sleep.", "namespace"),
+		observedBytes: counters("observed_freed_bytes_total",
+			"Memory that those hibernations would have freed, each time anew.", "namespace"),
 		held:     counters("holds_total", "Times that connections began to wait for a wake.", "namespace"),
 		accepted: counter("proxy_connections_total", "Connections that the wake proxy took from a backlog."),
 		drained:  counters("proxy_connections_ended_total", "Connections of the wake proxy that ended, by how.", "result"),
@@ -62,7 +67,7 @@ func New(version string, snapshot func() Snapshot) *Metrics {
 	build.Set(1)
 	m.admission = newAdmission(m.registry)
 	m.registry.MustRegister(build, collector{snapshot}, m.wakes, m.wakeSeconds, m.wakeCallErrors, m.hibernations,
-		m.hibernateSeconds, m.refusals, m.held, m.accepted, m.drained, m.dialSeconds, m.limited, m.proxyBytes,
+		m.hibernateSeconds, m.refusals, m.observed, m.observedBytes, m.held, m.accepted, m.drained, m.dialSeconds, m.limited, m.proxyBytes,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -92,6 +97,12 @@ func (m *Metrics) WakeCallFailed() { m.wakeCallErrors.Inc() }
 
 // Refused counts a request of the idle policy that did not end in sleep.
 func (m *Metrics) Refused(outcome string) { m.refusals.WithLabelValues(outcome).Inc() }
+
+// Observed counts a hibernation that mode observe has only told of, and the memory that it would have freed.
+func (m *Metrics) Observed(namespace string, bytes uint64) {
+	m.observed.WithLabelValues(namespace).Inc()
+	m.observedBytes.WithLabelValues(namespace).Add(float64(bytes))
+}
 
 // Held counts a beginning hold.
 func (m *Metrics) Held(namespace string) { m.held.WithLabelValues(namespace).Inc() }
