@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
 )
@@ -20,15 +21,18 @@ func measureFlat(ctx context.Context, b *bench) (err error) {
 	}
 	defer func() { err = errors.Join(err, o.close()) }()
 	var all, own samples
+	steps := &pair{mib: flatHeap, stages: map[string]*samples{}}
 	for i := range b.plan.flat {
 		if _, _, err := o.sleep(ctx); err != nil {
 			return fmt.Errorf("sleep %d: %w", i, err)
 		}
+		began := time.Now()
 		took, t, err := o.wakeNew(ctx)
 		if err != nil {
 			return fmt.Errorf("wake %d: %w", i, err)
 		}
 		all.add(took)
+		steps.noteWake("wake-new", t, began, took)
 		own = append(own, milliseconds(took)-stepMillis(t, "boot")-stepMillis(t, "restore"))
 	}
 	at := fmt.Sprint("/", flatHeap)
@@ -38,6 +42,7 @@ func measureFlat(ctx context.Context, b *bench) (err error) {
 	b.add("wake_ms_p50"+at, all.median(), "ms", "", len(all))
 	b.add("wake_ms_p99"+at, all.quantile(0.99), "ms", "", len(all))
 	b.add("wake_own_ms_p99", own.quantile(0.99), "ms", "", len(own))
+	b.tellStages(steps)
 	return nil
 }
 
