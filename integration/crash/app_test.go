@@ -152,8 +152,8 @@ func (a *app) killShim() {
 func (a *app) shimGone() {
 	a.Helper()
 	a.must(a.w.WaitTask(a.ctx(), a.ID, ""))
-	eventually(a.T, "the clean-up after the shim ends", func() bool { return len(a.processes()) == 0 })
-	eventually(a.T, "containerd removes the bundle", func() bool {
+	known.Eventually(a.T, "the clean-up after the shim ends", func() bool { return len(a.processes()) == 0 })
+	known.Eventually(a.T, "containerd removes the bundle", func() bool {
 		_, err := os.Stat(a.Bundle())
 		return errors.Is(err, os.ErrNotExist)
 	})
@@ -164,17 +164,6 @@ func (a *app) processes() []harness.Process {
 	all, err := a.w.Processes()
 	a.must(err)
 	return slices.DeleteFunc(all, func(p harness.Process) bool { return !slices.Contains(p.Argv, a.ID) })
-}
-
-// again starts the same container with a new task.
-func (a *app) again() {
-	a.Helper()
-	var err error
-	eventually(a.T, "containerd forgets the old task", func() bool {
-		_, err = a.w.Ctr(a.ctx(), "tasks", "start", "--detach", "--null-io", a.ID)
-		return err == nil || !strings.Contains(err.Error(), "already exists")
-	})
-	a.must(err)
 }
 
 // lastWake is what the shim tells of its newest wake.
@@ -245,16 +234,6 @@ func (a *app) must(err error) {
 	a.Helper()
 	if err != nil {
 		a.Fatal(err)
-	}
-}
-
-// eventually polls until ok.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for begin := time.Now(); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Since(begin) > patience {
-			t.Fatalf("in vain: %s", what)
-		}
 	}
 }
 

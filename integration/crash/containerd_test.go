@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/hibernate-runtime/hibernate/integration/harness"
+	"github.com/hibernate-runtime/hibernate/integration/known"
 )
 
 // containerd killed while a container sleeps, and while it wakes: sleeping and waking go on without it, and it finds the
@@ -91,7 +92,7 @@ func TestExitWhileContainerdIsDown(t *testing.T) {
 			if c.status == 137 {
 				must(syscall.Kill(task.Pid, syscall.SIGKILL))
 			}
-			eventually(t, "the end", func() bool {
+			known.Eventually(t, "the end", func() bool {
 				s, err := w.Status(ctx, c.name)
 				must(err)
 				return s.GetState() == "ended"

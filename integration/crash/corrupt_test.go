@@ -41,12 +41,15 @@ func TestDamagedStartsCold(t *testing.T) {
 				from := int64(len(a.log()))
 				a.damage(d.file, d.damage)
 				if crash {
-					a.again()
+					a.Again()
 				}
 				a.IsNew()
 				outcome, detail := a.lastWake()
 				if outcome != "cold-started" || !strings.Contains(detail, d.file) {
 					t.Errorf("told as %s: %s", outcome, detail)
+				}
+				if s, err := a.w.Status(a.ctx(), a.ID); err != nil || s.GetImageBytes() != 0 || s.GetSequence() != 0 {
+					t.Errorf("a snapshot is told that is not there: %v, %v", s, err)
 				}
 				a.inLog(from, d.file)
 				if err := echo(old, "after"); err == nil {

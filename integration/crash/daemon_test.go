@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/hibernate-runtime/hibernate/integration/harness"
+	"github.com/hibernate-runtime/hibernate/integration/known"
 )
 
 const (
@@ -99,7 +100,7 @@ func TestDaemonKilledThenConnected(t *testing.T) {
 	a.sleep()
 	open := a.Descriptors()
 	a.must(w.Daemon.Kill())
-	eventually(t, "the gate parks", func() bool {
+	known.Eventually(t, "the gate parks", func() bool {
 		s, err := w.Status(a.ctx(), a.ID)
 		return err == nil && s.GetGate() == "parked"
 	})
@@ -108,10 +109,10 @@ func TestDaemonKilledThenConnected(t *testing.T) {
 	a.must(echo(old, "after"))
 	a.sleep()
 	a.must(w.Daemon.Start(a.ctx()))
-	eventually(t, "the gate holds again", func() bool {
+	known.Eventually(t, "the gate holds again", func() bool {
 		s, err := w.Status(a.ctx(), a.ID)
 		return err == nil && s.GetGate() == "held"
 	})
-	eventually(t, "the shim has no more open than before", func() bool { return a.Descriptors() <= open })
+	known.Eventually(t, "the shim has no more open than before", func() bool { return a.Descriptors() <= open })
 	a.GoesOn()
 }

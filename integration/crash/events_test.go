@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/hibernate-runtime/hibernate/integration/known"
 )
 
 // exit is what containerd published of the end of a task.
@@ -34,7 +36,7 @@ func (a *app) exits() func() exit {
 		_ = cmd.Wait() // it was killed
 	}()
 	a.Cleanup(func() { cancel(); <-done })
-	eventually(a.T, "ctr listens to events", func() bool {
+	known.Eventually(a.T, "ctr listens to events", func() bool {
 		_, err := a.w.Ctr(a.ctx(), "namespaces", "label", a.w.Name, "listening=yes") // is one
 		a.must(err)
 		return isClosed(listening)

@@ -65,7 +65,7 @@ func TestShimKilledWithClients(t *testing.T) {
 			late.until(late.count() + 20)
 			again := time.Now()
 			late.allow = func(v visit) bool { return !c.kept && v.refusedAfter(again) }
-			a.again()
+			a.Again()
 			late.until(late.count() + 20)
 			a.must(late.end())
 			for i, client := range backlog {
@@ -109,7 +109,7 @@ func TestShimKilledAwakeWithClients(t *testing.T) {
 	late.until(late.count() + 20)
 	backlog := a.wait(inBacklog)
 	again := time.Now()
-	a.again()
+	a.Again()
 	for i, client := range backlog {
 		if err := hear(client, fmt.Sprintf("early %d", i)); err != nil {
 			t.Fatalf("client %d of the backlog: %v", i, err)
@@ -208,7 +208,7 @@ func (s *stream) count() int {
 // until waits until so many have come.
 func (s *stream) until(n int) {
 	s.a.Helper()
-	eventually(s.a.T, fmt.Sprint(n, " visitors"), func() bool { return s.count() >= n })
+	known.Eventually(s.a.T, fmt.Sprint(n, " visitors"), func() bool { return s.count() >= n })
 }
 
 // end waits for the answers.
@@ -280,12 +280,12 @@ func TestShimKilledAndPodRemoved(t *testing.T) {
 		}
 	}
 	a.must(os.RemoveAll(a.tier)) // a sleeper's, which nobody starts again
-	eventually(t, "the network is gone", func() bool {
+	known.Eventually(t, "the network is gone", func() bool {
 		links, err := w.Output(a.ctx(), "ip", "-o", "-brief", "link", "show", "master", "plain0")
 		a.must(err)
 		return strings.TrimSpace(links) == ""
 	})
-	eventually(t, "the daemon has no more open than before", func() bool {
+	known.Eventually(t, "the daemon has no more open than before", func() bool {
 		now, err := harness.Descriptors(w.Daemon.Pid())
 		a.must(err)
 		return now <= open

@@ -31,7 +31,7 @@ func TestShimKilledAsleep(t *testing.T) {
 			go func() { answered <- echo(old, "while nobody is there") }()
 			refused := make(chan error, 1)
 			go func() { _, err := a.Try("GET", "/"); refused <- err }()
-			a.again()
+			a.Again()
 			a.must(<-answered)
 			a.must(<-refused)
 			a.GoesOn()
@@ -52,7 +52,7 @@ func TestShimKilledAwake(t *testing.T) {
 	for range 2 { // the second time there is an old snapshot that must not come back
 		from := int64(len(a.log()))
 		a.killShim()
-		a.again()
+		a.Again()
 		a.IsNew()
 		a.inLog(from, "ended while it was awake")
 		if outcome, detail := a.lastWake(); outcome != "cold-started" {
@@ -75,6 +75,6 @@ func TestDeleteBeforeStartKeepsTheSleeper(t *testing.T) {
 	}
 	_, err = w.Ctr(a.ctx(), "tasks", "delete", "--force", a.ID)
 	a.must(err)
-	a.again()
+	a.Again()
 	a.GoesOn()
 }

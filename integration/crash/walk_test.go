@@ -68,7 +68,7 @@ func TestShimKilledAtEachStep(t *testing.T) {
 				if left := a.namespaces(); left != 0 {
 					t.Errorf("%s: %d namespaces are left", name, left)
 				}
-				a.again()
+				a.Again()
 				outcome, detail := a.lastWake()
 				if restored := outcome == "restored"; restored != slices.Contains(kept, name) && name != commit {
 					t.Errorf("%s: %s (%s)", name, outcome, detail)
@@ -105,7 +105,7 @@ func TestTaskKilledAtEachStep(t *testing.T) {
 			exit := a.exits()
 			for i, name := range steps {
 				if i > 0 {
-					a.again()
+					a.Again()
 					a.IsNew()
 				}
 				hold := a.walk(waking, name)
@@ -124,7 +124,7 @@ func TestTaskKilledAtEachStep(t *testing.T) {
 				a.ended()
 				a.nothingLeft(name)
 			}
-			a.again() // for the orderly end
+			a.Again() // for the orderly end
 		})
 	}
 }
@@ -137,7 +137,7 @@ func TestTaskKilledWhileBooting(t *testing.T) {
 	for i := range 12 {
 		after := time.Duration(i) * 5 * time.Millisecond
 		if i > 0 {
-			a.again()
+			a.Again()
 		}
 		a.walk(true, "boot").Release()
 		time.Sleep(after) // into runsc's work: where it is then is different each time, and that is wanted
@@ -145,7 +145,7 @@ func TestTaskKilledWhileBooting(t *testing.T) {
 		a.ended()
 		a.nothingLeft(after.String())
 	}
-	a.again() // for the orderly end
+	a.Again() // for the orderly end
 }
 
 // nothingLeft looks for processes, and for snapshots of a container that has ended.

@@ -58,17 +58,6 @@ func (a *app) again() {
 	a.must(err)
 }
 
-// afresh starts the container with a new task, as soon as containerd has forgotten the old one.
-func (a *app) afresh() {
-	a.Helper()
-	var err error
-	a.eventually("containerd forgets the old task", func() bool {
-		_, err = a.w.Ctr(a.ctx(), "tasks", "start", "--detach", "--null-io", a.ID)
-		return err == nil || !strings.Contains(err.Error(), "already exists")
-	})
-	a.must(err)
-}
-
 // verb is one of ctr's, which must work or be refused.
 func (a *app) verb(name string, works bool) {
 	a.Helper()

@@ -101,12 +101,4 @@ func (l *lane) must(err error) {
 	}
 }
 
-// eventually polls until ok.
-func (l *lane) eventually(what string, ok func() bool) {
-	l.Helper()
-	for begin := time.Now(); !ok(); time.Sleep(10 * time.Millisecond) {
-		if time.Since(begin) > patience {
-			l.Fatalf("in vain: %s", what)
-		}
-	}
-}
+func (l *lane) eventually(what string, ok func() bool) { l.Helper(); known.Eventually(l, what, ok) }

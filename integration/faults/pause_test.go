@@ -119,7 +119,7 @@ func TestPauseShimKilled(t *testing.T) {
 				a.killShim()
 				<-done
 				a.must(a.runsc.Set(a.ID))
-				a.afresh()
+				a.Again()
 				a.IsNew()
 				ran.cells.Add(1)
 				ran.lost.Add(1) // the shim's death is the end of an awake container

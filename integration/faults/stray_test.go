@@ -73,7 +73,7 @@ func TestStrayOfWake(t *testing.T) {
 	a.killShim()
 	a.nothingRuns()
 	a.must(a.runsc.Set(a.ID))
-	a.afresh()
+	a.Again()
 	a.GoesOn()
 	a.Awake()
 	a.sameAs(before)

@@ -31,6 +31,16 @@ type T interface {
 	Fatalf(string, ...any)
 }
 
+// Eventually polls until ok, for as long as there is patience.
+func Eventually(t T, what string, ok func() bool) {
+	t.Helper()
+	for begin := time.Now(); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Since(begin) > Patience {
+			t.Fatalf("in vain: %s", what)
+		}
+	}
+}
+
 // Server is a test server in a pod of its own. Its methods fail the test.
 type Server struct {
 	ID  string
@@ -68,6 +78,17 @@ func (s *Server) Grow() {
 	s.counter = 0
 	s.Count()
 	s.sum = s.Get("GET", "/memory/sha256")
+}
+
+// Again starts the same container with a new task, as soon as containerd has forgotten the old one.
+func (s *Server) Again() {
+	s.t.Helper()
+	var err error
+	Eventually(s.t, "containerd forgets the old task", func() bool {
+		_, err = s.world.Ctr(s.ctx(), "tasks", "start", "--detach", "--null-io", s.ID)
+		return err == nil || !strings.Contains(err.Error(), "already exists")
+	})
+	s.must(err)
 }
 
 // Count advances the counter, which must not have lost one.
