@@ -405,6 +405,9 @@ func (w *Workload) startCold(ctx context.Context, why error) error {
 // keepUnused sets a snapshot aside that was not restored though it may be intact, as one of another runsc: the next
 // hibernation would replace it.
 func (w *Workload) keepUnused(why error) {
+	w.mu.Lock()
+	w.saved = saved{} // nothing wakes from it any more
+	w.mu.Unlock()
 	if errors.Is(why, snapshot.ErrCorrupt) { // it is set aside already
 		return
 	}
