@@ -51,11 +51,18 @@ func (f *familyRules) fitting(i Filter, p byte, address, port uint32) []expr.Any
 		out = append(out, header(expr.PayloadBaseTransportHeader, port, 2), compare(expr.CmpOpEq, binaryutil.BigEndian.PutUint16(i.Port)...))
 	}
 	if i.From.IsValid() {
-		out = append(out, header(expr.PayloadBaseNetworkHeader, address, f.address),
-			&expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: f.address, Mask: maskOf(i.From), Xor: make([]byte, f.address)},
-			compare(expr.CmpOpEq, i.From.Masked().Addr().AsSlice()...))
+		out = append(out, f.within(address, i.From)...)
 	}
 	return out
+}
+
+// within matches an address of the header.
+func (f *family) within(offset uint32, p netip.Prefix) []expr.Any {
+	return []expr.Any{
+		header(expr.PayloadBaseNetworkHeader, offset, f.address),
+		&expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: f.address, Mask: maskOf(p), Xor: make([]byte, f.address)},
+		compare(expr.CmpOpEq, p.Masked().Addr().AsSlice()...),
+	}
 }
 
 func maskOf(p netip.Prefix) []byte { return net.CIDRMask(p.Bits(), p.Addr().BitLen()) }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
@@ -24,36 +25,54 @@ var LocalClient = netip.AddrPortFrom(netip.MustParseAddr("169.254.42.2"), 0)
 
 const (
 	chainLocal   = "local"
+	chainProbes  = "maybe-probes"
 	counterLocal = "local" // tells that the table is there
 )
 
-// local is where P's own connections go, by family; 0 is nowhere.
+// local is where connections go that listeners of a family take, by the listener's port; 0 is nowhere.
 type local struct {
-	family nftables.TableFamily
-	port   uint16
+	family *family
+	inside uint16         // those of P's own
+	probes uint16         // those that may be probes, while the gate is held
+	from   []netip.Prefix // where these come from
 }
 
 // ListenLocal makes the listeners that get TCP connections from inside P, to a loopback address or to the pod's own. The
 // address that a connection was made to is its own local one. One listener for IPv4, and one for IPv6 where there is any.
 // They are in non-blocking mode and the caller's; when they are closed, P's kernel refuses such connections again.
 func (l *Link) ListenLocal(ctx context.Context) (listeners []*os.File, err error) {
+	return l.listenAny(ctx, func(to *local, port uint16) { to.inside = port })
+}
+
+// ListenProbes makes the listeners that get, in the place of those of [Link.Listen], the connections from given networks while
+// the gate is held, whatever the port. The rest is as with ListenLocal.
+func (l *Link) ListenProbes(ctx context.Context, from []netip.Prefix) (listeners []*os.File, err error) {
+	return l.listenAny(ctx, func(to *local, port uint16) {
+		to.probes, to.from = port, slices.DeleteFunc(slices.Clone(from), func(p netip.Prefix) bool { return familyOf(p.Addr()) != to.family })
+	})
+}
+
+// listenAny listens in each family, and has set note where.
+func (l *Link) listenAny(ctx context.Context, set func(*local, uint16)) (listeners []*os.File, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	var to []local
-	for _, one := range []struct {
-		family   nftables.TableFamily
-		wildcard netip.Addr
-	}{{nftables.TableFamilyIPv4, netip.IPv4Unspecified()}, {nftables.TableFamilyIPv6, netip.IPv6Unspecified()}} {
-		f, port, err := l.listenAny(one.wildcard)
+	to := l.wantedLocal()
+	for _, f := range families {
+		ln, port, err := l.listenWildcard(f.all.Addr())
 		if errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EADDRNOTAVAIL) { // without IPv6
 			continue
 		}
 		if err != nil {
 			closeAll(listeners)
-			return nil, fmt.Errorf("listen for connections from inside %s: %w", l.pod.ns.Name(), err)
+			return nil, fmt.Errorf("listen in %s: %w", l.pod.ns.Name(), err)
 		}
-		listeners, to = append(listeners, f), append(to, local{one.family, port})
+		i := slices.IndexFunc(to, func(t local) bool { return t.family == f })
+		if i < 0 {
+			i, to = len(to), append(to, local{family: f})
+		}
+		set(&to[i], port)
+		listeners = append(listeners, ln)
 	}
 	l.gateMu.Lock()
 	defer l.gateMu.Unlock()
@@ -73,8 +92,8 @@ func closeAll(files []*os.File) {
 	}
 }
 
-// listenAny listens on a port that the kernel picks.
-func (l *Link) listenAny(wildcard netip.Addr) (f *os.File, port uint16, err error) {
+// listenWildcard listens on a port that the kernel picks.
+func (l *Link) listenWildcard(wildcard netip.Addr) (f *os.File, port uint16, err error) {
 	err = enter(l.pod.ns, func() (err error) {
 		f, err = streamSocket(wildcard)
 		return err
@@ -128,22 +147,23 @@ func boundPort(fd int) (uint16, error) {
 func (l *Link) wantedLocal() []local {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.local
+	return slices.Clone(l.local)
 }
 
 // writeLocal makes the tables anew, in one transaction.
 func (l *Link) writeLocal(ctx context.Context) error {
 	return l.pod.withNFT(ctx, func(c *nftables.Conn) error {
 		for _, to := range l.wantedLocal() {
-			t := &nftables.Table{Name: tableName, Family: to.family}
+			t := to.table()
 			c.AddTable(t)
 			c.DelTable(t)
 			c.AddTable(t)
 			c.AddObj(&nftables.CounterObj{Table: t, Name: counterLocal})
-			chain := to.chain()
-			in := c.AddChain(chain.in(t))
-			for _, r := range chain.rules {
-				c.AddRule(&nftables.Rule{Table: t, Chain: in, Exprs: r.exprs, UserData: comment(r.comment)})
+			for _, want := range []chain{to.ofInside(), to.ofProbes(l.attachment.Interface)} {
+				in := c.AddChain(want.in(t))
+				for _, r := range want.rules {
+					c.AddRule(&nftables.Rule{Table: t, Chain: in, Exprs: r.exprs, UserData: comment(r.comment)})
+				}
 			}
 		}
 		if err := c.Flush(); err != nil {
@@ -153,13 +173,40 @@ func (l *Link) writeLocal(ctx context.Context) error {
 	})
 }
 
-func (to local) chain() chain {
-	return chain{
+func (to local) table() *nftables.Table {
+	return &nftables.Table{Name: tableName, Family: nftables.TableFamily(to.family.nf)}
+}
+
+func (to local) ofInside() chain {
+	c := chain{
 		name: chainLocal, hook: nftables.ChainHookPrerouting, priority: nftables.ChainPriorityMangle, policy: nftables.ChainPolicyAccept,
-		rules: []rule{
+	}
+	if to.inside != 0 {
+		c.rules = []rule{
 			when("P's own server", from(loopbackName), opening(), toPlainListener(), accept()),
-			when("to the workload", from(loopbackName), opening(), count(counterLocal), to.proxied(), accept()),
-		},
+			when("to the workload", from(loopbackName), opening(), count(counterLocal), to.proxied(to.inside), accept()),
+		}
+	}
+	return c
+}
+
+// ofProbes comes after the gate: what that leaves to P's listeners has no mark.
+func (to local) ofProbes(primary string) chain {
+	c := chain{name: chainProbes, hook: nftables.ChainHookPrerouting, priority: afterGate, policy: nftables.ChainPolicyAccept}
+	for _, p := range to.from {
+		c.rules = append(c.rules, when("maybe a probe", from(primary), opening(), unmarked(), to.family.within(to.family.source, p),
+			ofSocket(expr.SocketKeyWildcard), to.proxied(to.probes), accept()))
+	}
+	return c
+}
+
+var afterGate = nftables.ChainPriorityRef(*nftables.ChainPriorityMangle + 1)
+
+func unmarked() []expr.Any {
+	return []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyMARK, Register: reg},
+		&expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: 4, Mask: binaryutil.NativeEndian.PutUint32(markMask), Xor: make([]byte, 4)},
+		compare(expr.CmpOpEq, 0, 0, 0, 0),
 	}
 }
 
@@ -171,10 +218,10 @@ func toPlainListener() []expr.Any {
 }
 
 // proxied gives a segment to the listener; it matches nothing when that is closed.
-func (to local) proxied() []expr.Any {
+func (to local) proxied(port uint16) []expr.Any {
 	return []expr.Any{
-		&expr.Immediate{Register: reg, Data: binaryutil.BigEndian.PutUint16(to.port)},
-		&expr.TProxy{Family: byte(to.family), TableFamily: byte(to.family), RegPort: reg},
+		&expr.Immediate{Register: reg, Data: binaryutil.BigEndian.PutUint16(port)},
+		&expr.TProxy{Family: to.family.nf, TableFamily: to.family.nf, RegPort: reg},
 	}
 }
 
@@ -182,7 +229,7 @@ func (to local) proxied() []expr.Any {
 func (l *Link) checkLocal(ctx context.Context) error {
 	return l.pod.withNFT(ctx, func(c *nftables.Conn) error {
 		for _, to := range l.wantedLocal() {
-			t := &nftables.Table{Name: tableName, Family: to.family}
+			t := to.table()
 			if _, err := c.GetObject(&nftables.CounterObj{Table: t, Name: counterLocal}); err != nil {
 				return fmt.Errorf("nft table for connections from inside the pod: %w", err)
 			}

@@ -19,15 +19,7 @@ func listenLocal(t *testing.T, l *network.Link) *local {
 	t.Helper()
 	files, err := l.ListenLocal(t.Context())
 	must(t, err)
-	var out local
-	for _, f := range files {
-		ln, err := net.FileListener(f)
-		must(t, err)
-		must(t, f.Close())
-		t.Cleanup(func() { ln.Close() })
-		out.listeners = append(out.listeners, ln)
-	}
-	return &out
+	return filesToListeners(t, files)
 }
 
 // gets dials from inside the pod, and returns where the connection came out; nothing when it was refused.
@@ -147,4 +139,73 @@ func TestLocalTablesAreMendedAndRemoved(t *testing.T) {
 	for _, table := range tables {
 		t.Errorf("table %s of family %v is left", table.Name, table.Family)
 	}
+}
+
+// accepts says whether a connection waits at one of the listeners.
+func (lo *local) accepts(t *testing.T, within time.Duration) bool {
+	t.Helper()
+	for _, ln := range lo.listeners {
+		must(t, ln.(*net.TCPListener).SetDeadline(time.Now().Add(within)))
+		c, err := ln.Accept()
+		if err == nil {
+			must(t, c.Close())
+			return true
+		}
+	}
+	return false
+}
+
+// While the gate is held, and only then, connections from the probes' networks come to the probes' listener; those of others,
+// and to closed ports, go where they went.
+func TestProbesListener(t *testing.T) {
+	for name, c := range map[string]struct {
+		from    []netip.Prefix
+		probing bool
+	}{
+		"its address": {prefixes("10.99.0.3/32"), true}, "its network": {prefixes("192.0.2.0/24", "10.99.0.0/24"), true},
+		"of others": {prefixes("10.99.0.4/32", "fd00::/8"), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, l, _ := awake(t)
+			listenLocal(t, l)
+			files, err := l.ListenProbes(t.Context(), c.from)
+			must(t, err)
+			probing := filesToListeners(t, files)
+			file, err := l.Listen(t.Context(), echoPort, network.Backlog{})
+			must(t, err)
+			held := filesToListeners(t, []*os.File{file})
+			must(t, l.SetGate(t.Context(), network.Gate{Position: network.GateHeld, Ports: []uint16{echoPort}}))
+			conn, err := w.dial(echoPort, 10*time.Second)
+			must(t, err)
+			defer conn.Close()
+			expected, other := held, probing
+			if c.probing {
+				expected, other = probing, held
+			}
+			if !expected.accepts(t, 5*time.Second) || other.accepts(t, 50*time.Millisecond) {
+				t.Error("the connection is at the wrong listener")
+			}
+			if _, err := w.dial(closedPort, 10*time.Second); !refused(err) {
+				t.Errorf("a closed port: %v", err)
+			}
+			must(t, l.SetGate(t.Context(), network.Gate{Position: network.GateOpen}))
+			open, err := w.dial(echoPort, 10*time.Second)
+			must(t, err)
+			defer open.Close()
+			must(t, say(open, "the sandbox", 10*time.Second))
+		})
+	}
+}
+
+func filesToListeners(t *testing.T, files []*os.File) *local {
+	t.Helper()
+	var out local
+	for _, f := range files {
+		ln, err := net.FileListener(f)
+		must(t, err)
+		must(t, f.Close())
+		t.Cleanup(func() { ln.Close() })
+		out.listeners = append(out.listeners, ln)
+	}
+	return &out
 }

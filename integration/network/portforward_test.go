@@ -40,6 +40,11 @@ func startForwarded(t *testing.T, daemon bool, setting ...string) *forwarded {
 	if len(setting) == 2 {
 		settings[setting[0]] = setting[1]
 	}
+	return startPod(t, daemon, settings, "-echo", onLoopback4, "-greet", onLoopback6, "-manners", ":"+onAll)
+}
+
+func startPod(t *testing.T, daemon bool, settings map[string]string, args ...string) *forwarded {
+	t.Helper()
 	f := &forwarded{t: t, world: harness.New(t, harness.Options{Daemon: daemon, Settings: settings})}
 	ctx, cancel := context.WithTimeout(t.Context(), longWait)
 	defer cancel()
@@ -56,7 +61,7 @@ func startForwarded(t *testing.T, daemon bool, setting ...string) *forwarded {
 	})
 	if _, err := f.world.Run(ctx, harness.Container{
 		ID: forwardedID, Image: "testserver", NetNS: f.pod.Path, Detach: true,
-		Args: []string{"/usr/bin/testserver", "-echo", onLoopback4, "-greet", onLoopback6, "-manners", ":" + onAll},
+		Args: append([]string{"/usr/bin/testserver"}, args...),
 	}); err != nil {
 		t.Fatal(err)
 	}

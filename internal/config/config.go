@@ -130,6 +130,7 @@ type Config struct {
 	MaxHeldBytes     uint64 // on a port
 	MaxConnections   int    // through hibernated at once
 	Ignore           []Filter
+	Probes           []Probe
 	ProbeExec        []string
 
 	MetricsAddress  string // "": not served

@@ -237,7 +237,6 @@ func pendingKeys() []Key {
 		pending("restore", "Which snapshot a new container may start from."),
 		pending("keep-snapshots", "How many generations are stored."),
 		pending("delete-after", "When a snapshot that nobody used may go."),
-		pending("probes", "Network probes that are answered without a wake."),
 		pending("hook-before-sleep", "A program of the workload's that runs before each hibernation."),
 		pending("hook-after-wake", "A program of the workload's that runs after each wake."),
 		pending("template", "A snapshot that many workloads start from."),

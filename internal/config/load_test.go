@@ -124,7 +124,7 @@ func TestErrorsSayWhatIsWrong(t *testing.T) {
 		{"too many ports", Input{}, `ports = "1-2000"`, []string{"more than 128 ports"}},
 		{"bad mode", Input{Annotations: annotated("mode", "sometimes")}, "", []string{`mode = "sometimes"`, "allowed: auto, observe, manual, off"}},
 		{"stop policy that has no effect yet", Input{Annotations: annotated("on-stop", "hibernate")}, "", []string{"on-stop", "allowed: signal, exit"}},
-		{"pending key", Input{Annotations: annotated("probes", "8080/healthz")}, "", []string{"probes: not yet supported by this version"}},
+		{"pending key", Input{Annotations: annotated("template", "a")}, "", []string{"template: not yet supported by this version"}},
 		{"runtime key in an annotation", Input{Annotations: annotated("runsc-flags", "--x")}, "", []string{"runsc-flags: a runtime setting, which an annotation may not change"}},
 		{"flag that breaks a restore", Input{}, `runsc-flags = ["--debug", "--overlay2=none"]`, []string{`runsc-flags = "--debug, --overlay2=none"`, "--overlay2 is refused", "checkpoint"}},
 		{"node key in an annotation", Input{Annotations: annotated("data-dir", "/tmp")}, "", []string{"data-dir: a node setting"}},

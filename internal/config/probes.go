@@ -139,6 +139,14 @@ func probeKeys() []Key {
 			doc: "Traffic that is no activity, by the workload's port, the other side's address, or both: such as what collects " +
 				"its metrics. It goes both ways, and wakes a sleeper like all else.",
 		}.key(),
+		setting[[]Probe]{
+			name: "probes", scope: ScopeWorkload, codec: probes, def: raw{},
+			field: func(c *Config) *[]Probe { return &c.Probes },
+			doc: "Questions over the network that only ask whether the workload is well. Those to a sleeper's held ports are " +
+				"answered without a wake: HTTP with 200 and the header Hibernate-State: asleep, with 503 when it is blocked. " +
+				"kubelet stands for those from the node itself that are HTTP of its user agent, or connect and close. Awake the " +
+				"workload answers, and they are activity unless ignore names them.",
+		}.key(),
 		setting[[]string]{
 			name: "probe-exec", scope: ScopeWorkload, codec: commands, def: raw{},
 			field: func(c *Config) *[]string { return &c.ProbeExec },
@@ -147,4 +155,67 @@ func probeKeys() []Key {
 				"wake; awake they run, and are no activity.",
 		}.key(),
 	}
+}
+
+// Probe is a question over the network that asks only whether the workload is well. Kubelet's have no other fields; of others'
+// Path is what they get by HTTP, and with none they connect and close again.
+type Probe struct {
+	Kubelet bool
+	Port    uint16
+	Path    string
+	From    netip.Prefix
+}
+
+const kubelet = "kubelet"
+
+// String is the probe as it is written.
+func (p Probe) String() string {
+	if p.Kubelet {
+		return kubelet
+	}
+	return fmt.Sprintf("%d%s %s", p.Port, p.Path, Filter{From: p.From})
+}
+
+var probes = codec[[]Probe]{
+	kind: fmt.Sprintf("a list of up to %d: kubelet, or others' such as 8080/health from 10.0.0.5, 5432 from 10.0.0.0/8", maxFilters),
+	parse: func(r raw) ([]Probe, error) {
+		var out []Probe
+		for _, text := range items(r) {
+			p, err := parseProbe(text)
+			if err != nil {
+				return nil, fmt.Errorf("%q: %w", text, err)
+			}
+			out = append(out, p)
+		}
+		if len(out) > maxFilters {
+			return nil, fmt.Errorf("more than %d", maxFilters)
+		}
+		return out, nil
+	},
+	format: func(list []Probe) raw {
+		out := raw{}
+		for _, p := range list {
+			out = append(out, p.String())
+		}
+		return out
+	},
+}
+
+func parseProbe(text string) (p Probe, err error) {
+	words := strings.Fields(text)
+	switch {
+	case text == kubelet:
+		return Probe{Kubelet: true}, nil
+	case len(words) != 3 || words[1] != "from":
+		return p, errors.New("neither kubelet, nor a port or a port/path and from and a network")
+	}
+	number, path, ok := strings.Cut(words[0], "/")
+	if ok {
+		p.Path = "/" + path
+	}
+	if p.Port, err = port(number); err != nil {
+		return p, err
+	}
+	p.From, err = network(words[2])
+	return p, err
 }

@@ -41,3 +41,24 @@ func TestIsProbe(t *testing.T) {
 		}
 	}
 }
+
+func TestProbes(t *testing.T) {
+	for text, want := range map[string]string{
+		"kubelet": "kubelet", "": "", "8080/health/ready from 10.0.0.5, 5432 from 10.1.0.0/8": "8080/health/ready from 10.0.0.5, 5432 from 10.0.0.0/8",
+	} {
+		c, err := Load(Input{Annotations: map[string]string{AnnotationPrefix + "probes": text}})
+		if err != nil {
+			t.Errorf("%q: %v", text, err)
+			continue
+		}
+		i := slices.IndexFunc(c.Settings(), func(s Setting) bool { return s.Key == "probes" })
+		if got := c.Settings()[i].Value; got != want {
+			t.Errorf("%q is %q, want %q", text, got, want)
+		}
+	}
+	for _, text := range []string{"8080", "8080/health", "/health from 10.0.0.5", "kubelet from 10.0.0.5", "8080 from", "8080 from x"} {
+		if _, err := Load(Input{Annotations: map[string]string{AnnotationPrefix + "probes": text}}); err == nil {
+			t.Errorf("%q was taken", text)
+		}
+	}
+}

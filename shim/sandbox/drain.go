@@ -104,7 +104,7 @@ type waker struct{ w *Workload }
 
 func (a waker) Wake(ctx context.Context, why string) error {
 	_, err := a.w.Wake(ctx, why, "")
-	return err
+	return final(err)
 }
 
 type dialer struct{ w *Workload }

@@ -197,7 +197,7 @@ func (w *Workload) removeLink(ctx context.Context) error {
 	w.unwatchLink()
 	w.stopDraining()
 	w.dropPassed()
-	w.stopForwarding()
+	w.stopVisitors()
 	w.gateMu.Lock()
 	defer w.gateMu.Unlock()
 	if w.removed {

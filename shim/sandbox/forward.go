@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -33,14 +34,48 @@ const (
 	insideEnds = 5 * time.Second
 )
 
-// forwarding passes on what comes from inside the pod's namespace.
-type forwarding struct {
-	w         *Workload
+// visitors are connections that the shim takes itself, and passes on.
+type visitors struct {
 	listeners []*os.File
 	proxy     *wakeproxy.Proxy
 	cancel    context.CancelFunc
 	serving   sync.WaitGroup
-	slots     chan struct{} // one for each process
+}
+
+// begin has each listener served, until stop.
+func (v *visitors) begin(listeners []*os.File, log *slog.Logger, serve func(context.Context, *os.File) error) {
+	v.listeners = listeners
+	var ctx context.Context
+	ctx, v.cancel = context.WithCancel(context.Background())
+	for _, ln := range listeners {
+		v.serving.Go(func() {
+			if err := serve(ctx, ln); err != nil && ctx.Err() == nil && !errors.Is(err, wakeproxy.ErrClosed) {
+				log.Error("connections that the shim takes itself are not served", "error", err)
+			}
+		})
+	}
+}
+
+// stop resets what is left. It may be called on none.
+func (v *visitors) stop() {
+	if v == nil {
+		return
+	}
+	v.cancel()
+	now, cancel := context.WithCancel(context.Background())
+	cancel()
+	_ = v.proxy.Shutdown(now) // its error is that connections were reset
+	v.serving.Wait()
+	for _, ln := range v.listeners {
+		_ = ln.Close()
+	}
+}
+
+// forwarding passes on what comes from inside the pod's namespace.
+type forwarding struct {
+	visitors
+	w     *Workload
+	slots chan struct{} // one for each process
 
 	mu     sync.Mutex // guards the fields below
 	inside map[*insideConn]struct{}
@@ -70,52 +105,40 @@ func (w *Workload) startForwarding(ctx context.Context) {
 		w.opts.Log.Warn("connections from inside the pod, as port-forward makes, are refused", "error", err)
 		return
 	}
-	f := &forwarding{w: w, listeners: listeners, slots: make(chan struct{}, mostInside), inside: map[*insideConn]struct{}{}}
+	f := &forwarding{w: w, slots: make(chan struct{}, mostInside), inside: map[*insideConn]struct{}{}}
 	hold := w.config.HoldTimeout
 	f.proxy = wakeproxy.New(wakeproxy.Options{
 		Waker: f, Dialer: f, Grace: wakeproxy.Unlimited, Log: w.opts.Log,
 		Limits: wakeproxy.Limits{Connections: mostForwards, HoldFor: hold, DialTimeout: hold, RefusedFor: time.Nanosecond},
 	})
-	ctx, f.cancel = context.WithCancel(context.Background())
-	for _, ln := range listeners {
-		f.serving.Go(func() {
-			if err := f.proxy.Serve(ctx, ln, 0); err != nil && ctx.Err() == nil && !errors.Is(err, wakeproxy.ErrClosed) {
-				w.opts.Log.Error("connections from inside the pod are not served", "error", err)
-			}
-		})
-	}
-	w.mu.Lock()
-	over := w.root().state == lifecycle.Stopped
-	if !over {
-		w.forward = f
-	}
-	w.mu.Unlock()
-	if over { // stopForwarding may have come before
+	f.begin(listeners, w.opts.Log, func(ctx context.Context, ln *os.File) error { return f.proxy.Serve(ctx, ln, 0) })
+	if !w.whileRunning(func() { w.forward = f }) { // stopVisitors may have come before
 		f.stop()
 	}
 }
 
-// stop resets what is left. It may be called on none.
-func (f *forwarding) stop() {
-	if f == nil {
-		return
+// whileRunning calls do with w.mu held, unless the container has ended.
+func (w *Workload) whileRunning(do func()) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.root().state == lifecycle.Stopped {
+		return false
 	}
-	f.cancel()
-	now, cancel := context.WithCancel(context.Background())
-	cancel()
-	_ = f.proxy.Shutdown(now) // its error is that connections were reset
-	f.serving.Wait()
-	for _, ln := range f.listeners {
-		_ = ln.Close()
-	}
+	do()
+	return true
 }
 
 // Wake implements wakeproxy.Waker.
 func (f *forwarding) Wake(ctx context.Context, _ string) error {
 	_, err := f.w.Wake(ctx, byForward, "")
+	return final(err)
+}
+
+// final marks an error of a wake that will not go away by trying again.
+func final(err error) error {
 	var illegal *lifecycle.IllegalError
 	if errors.Is(err, ErrBlocked) || errors.As(err, &illegal) {
-		err = fmt.Errorf("%w: %w", wakeproxy.ErrPermanent, err)
+		return fmt.Errorf("%w: %w", wakeproxy.ErrPermanent, err)
 	}
 	return err
 }
@@ -241,11 +264,13 @@ func (c *insideConn) hangUp() {
 	}
 }
 
-// stopForwarding takes no more connections from inside the pod's namespace, and resets those that are left. None is taken
-// afterwards.
-func (w *Workload) stopForwarding() {
+// stopVisitors takes no more connections that the shim passes on itself, and resets those that are left.
+func (w *Workload) stopVisitors() {
 	w.mu.Lock()
-	f := w.forward
+	f, p := w.forward, w.probing
 	w.mu.Unlock()
-	f.stop()
+	if f != nil {
+		f.stop()
+	}
+	p.stop()
 }

@@ -49,6 +49,7 @@ func (w *Workload) Start(ctx context.Context) error {
 	}
 	w.watchLink()
 	w.startForwarding(ctx)
+	w.startProbing(ctx)
 	w.offerAgain(ctx)
 	if !w.opts.Daemon.Connected() {
 		w.startDraining() // whoever waited for an earlier shim

@@ -20,8 +20,17 @@ import (
 
 // wellness is what a probe is told.
 type wellness struct {
-	status uint32 // of a command that asks
-	text   string
+	state string
+	well  bool
+	text  string
+}
+
+// status is that of a command that asks.
+func (a wellness) status() uint32 {
+	if a.well {
+		return 0
+	}
+	return 1
 }
 
 // wellness answers for a workload that is away; one that is awake, or about to be, answers for itself.
@@ -33,9 +42,9 @@ func (w *Workload) wellness() (answer wellness, away bool) {
 	}
 	switch w.state {
 	case lifecycle.Asleep, lifecycle.Hibernating:
-		return wellness{0, fmt.Sprintf("%s: it was well when it fell asleep\n", w.state)}, true
+		return wellness{w.state.String(), true, "it was well when it fell asleep"}, true
 	case lifecycle.Blocked:
-		return wellness{1, fmt.Sprintf("blocked: its state can't be restored (%s); see hibernatectl inspect\n", w.last.wake.GetDetail())}, true
+		return wellness{w.state.String(), false, fmt.Sprintf("its state can't be restored (%s); see hibernatectl inspect", w.last.wake.GetDetail())}, true
 	}
 	return wellness{}, false
 }
@@ -54,12 +63,12 @@ func (w *Workload) answerExec(ctx context.Context, c *Container, e *Exec, answer
 	e.relay = relay
 	w.mu.Unlock()
 	if _, out, _ := relay.Files(); out != nil {
-		if _, err := out.WriteString(answer.text); err != nil {
+		if _, err := out.WriteString(answer.state + ": " + answer.text + "\n"); err != nil {
 			w.opts.Log.Debug("answer to a probe", "exec", e.ID, "error", err)
 		}
 	}
 	w.opts.Publish(runtime.TaskExecStartedEventTopic, &events.TaskExecStarted{ContainerID: c.ID, ExecID: e.ID, Pid: uint32(w.holder.Pid)})
-	go w.execEnded(c, e, answer.status)
+	go w.execEnded(c, e, answer.status())
 	return nil
 }
 

@@ -98,6 +98,7 @@ type Workload struct {
 	stopped       bool               // the poststop hooks have run
 	stopWatch     context.CancelFunc // ends the watch for packets; nil when there is none
 	forward       *forwarding        // of connections from inside the pod's namespace; nil before Start, and without a link
+	probing       *visitors          // from where probes come; nil where none are expected
 	stopMending   context.CancelFunc // ends the watch over the link; nil when there is none
 	unlinked      bool               // the sandbox's end of the link is gone: only another sandbox gets the new one
 }
