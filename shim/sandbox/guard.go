@@ -43,7 +43,7 @@ func (w *Workload) blockers(manual bool) []*shimv1.Reason {
 	add(w.loading != nil, "loading", "its memory is still being loaded after a wake")
 	add(w.busy > 0, "busy", "a request of containerd's is being served")
 	if n := w.busyExecs(); n > 0 {
-		add(true, "exec", fmt.Sprintf("%d exec processes run in it; they would not survive a restore", n))
+		add(true, "exec", fmt.Sprintf("processes started by exec run in it (%d), and would not survive a restore", n))
 	}
 	if n := w.forward.busy(w.opts.Now(), w.config.ExecIdleTimeout); n > 0 {
 		add(true, byForward, fmt.Sprintf("%d connections to its loopback, as port-forward makes them, are open; they would not survive a restore", n))
