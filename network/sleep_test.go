@@ -128,7 +128,7 @@ func TestMissIsReportedAtOnce(t *testing.T) {
 	}
 	slices.Sort(took)
 	t.Logf("from send to callback: p50 %v, max %v", took[len(took)/2], took[len(took)-1])
-	if took[len(took)/2] > 5*time.Millisecond {
+	if took[len(took)/2] > 500*time.Millisecond { // half of what the kernel takes to ask again
 		t.Fatalf("misses take %v", took[len(took)/2])
 	}
 }
