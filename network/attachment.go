@@ -13,9 +13,12 @@ type Attachment struct {
 	Addresses    []netip.Prefix `json:"addresses"` // global ones, both families
 	Routes       []Route        `json:"routes,omitempty"`
 	PortMappings []PortMapping  `json:"portMappings,omitempty"` // best effort
+	Others       []string       `json:"others,omitempty"`       // interfaces with addresses of their own, which the link can't carry
 
 	// Inside is what the sandbox has for an address of the pod's (the key), where that is another; see Follow.
 	Inside map[netip.Addr]netip.Addr `json:"inside,omitempty"`
+
+	published *published // of PortMappings, as far as they are to be kept up; nil when they aren't
 }
 
 // Route is a route of P's main table through the attachment's interface.

@@ -62,7 +62,7 @@ func Capture(ctx context.Context, podNS string, options ...CaptureOption) (*Atta
 	if len(a.Addresses) == 0 {
 		return nil, ErrNoNetwork
 	}
-	a.PortMappings = cachedPortMappings(o.cache, podNS, a)
+	a.PortMappings, a.published = cachedPortMappings(o.cache, podNS, a)
 	found, err := foreignRules(ctx, pod)
 	if err != nil {
 		return nil, fmt.Errorf("look for foreign rules in %s: %w", podNS, err)
@@ -88,8 +88,33 @@ func readAttachment(pod *side) (*Attachment, error) {
 	if a.Addresses, err = addresses(pod, link); err != nil {
 		return nil, err
 	}
+	if a.Others, err = otherInterfaces(pod, at.Index); err != nil {
+		return nil, err
+	}
 	a.Routes, err = routes(pod, link)
 	return a, err
+}
+
+// otherInterfaces are those with addresses besides the primary one.
+func otherInterfaces(pod *side, primary int) (names []string, err error) {
+	links, err := pod.route.LinkList()
+	if err != nil {
+		return nil, fmt.Errorf("list interfaces: %w", err)
+	}
+	for _, l := range links {
+		at := l.Attrs()
+		if at.Index == primary || at.Flags&net.FlagLoopback != 0 || at.Name == outerName {
+			continue
+		}
+		list, err := addresses(pod, l)
+		if err != nil {
+			return nil, err
+		}
+		if len(list) > 0 {
+			names = append(names, at.Name)
+		}
+	}
+	return names, nil
 }
 
 // primary is the interface of the default route with the lowest metric, else

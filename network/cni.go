@@ -13,24 +13,36 @@ import (
 // ADD. The pod is known by its address; of several entries with that address,
 // by its namespace's path too. The path alone doesn't tell: one by a process's
 // number may be that of a pod before, whose entry nobody has removed.
-func cachedPortMappings(dir, podNS string, a *Attachment) []PortMapping {
+func cachedPortMappings(dir, podNS string, a *Attachment) ([]PortMapping, *published) {
 	list, err := libcni.NewCNIConfigWithCacheDir(nil, dir, nil).GetCachedAttachments("")
 	if err != nil {
-		return nil
+		return nil, nil
 	}
-	var byAddress []PortMapping
+	var byAddress *libcni.NetworkAttachment
 	for _, c := range list {
 		if c.IfName != a.Interface || !cachedResultHas(dir, c, a) {
 			continue
 		}
 		if c.NetNS == podNS {
-			return portMappings(c.CapabilityArgs)
+			byAddress = c
+			break
 		}
 		if byAddress == nil {
-			byAddress = portMappings(c.CapabilityArgs)
+			byAddress = c
 		}
 	}
-	return byAddress
+	if byAddress == nil {
+		return nil, nil
+	}
+	ports := portMappings(byAddress.CapabilityArgs)
+	if _, plugin := portmapOf(byAddress.Config); plugin == nil || len(ports) == 0 {
+		return ports, nil
+	}
+	return ports, &published{cacheFile(dir, byAddress), byAddress.Network, byAddress.ContainerID}
+}
+
+func cacheFile(dir string, c *libcni.NetworkAttachment) string {
+	return filepath.Join(dir, "results", c.Network+"-"+c.ContainerID+"-"+c.IfName)
 }
 
 func portMappings(args map[string]any) []PortMapping {
@@ -47,8 +59,7 @@ func portMappings(args map[string]any) []PortMapping {
 
 // cachedResultHas reads the result's addresses, which libcni's listing leaves out.
 func cachedResultHas(dir string, c *libcni.NetworkAttachment, a *Attachment) bool {
-	name := c.Network + "-" + c.ContainerID + "-" + c.IfName
-	raw, err := os.ReadFile(filepath.Join(dir, "results", name))
+	raw, err := os.ReadFile(cacheFile(dir, c))
 	if err != nil {
 		return false
 	}

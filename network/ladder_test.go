@@ -37,13 +37,15 @@ func TestLadderWhenAllIsWell(t *testing.T) {
 	}
 }
 
-// Each way to break the link is named by its rung, mended, and the traffic goes
-// on; the first of also's rungs may be broken with it.
-var breaks = []struct {
+// breakage is a way to break the link. It is named by its rung, mended, and the traffic goes
+// on; also's rungs may be broken with it.
+type breakage struct {
 	name, rung string
 	also       []string
 	do         func(t *testing.T, w *world)
-}{
+}
+
+var breaks = []breakage{
 	{"link down", "link", []string{"route", "neighbour", "inner"}, func(t *testing.T, w *world) {
 		h := handle(t, w.pod)
 		must(t, h.LinkSetDown(get(t, h, "hib0")))
@@ -121,33 +123,45 @@ var breaks = []struct {
 	}},
 }
 
+// The third time as the first.
 func TestLadderNamesAndMends(t *testing.T) {
 	for _, b := range breaks {
 		t.Run(b.name, func(t *testing.T) {
-			w, l, _ := awake(t)
-			b.do(t, w)
-			for _, r := range l.Check(t.Context(), []uint16{echoPort}) {
-				broken := r.Name == b.rung
-				if !r.OK {
-					t.Errorf("not mended: %+v", r)
+			w, l, s := awake(t)
+			for cycle := range 3 {
+				if cycle > 0 {
+					asleep(t, l, s, held(echoPort))
+					woken(t, l, s)
 				}
-				if broken != r.Repaired && !(r.Repaired && slices.Contains(b.also, r.Name)) {
-					t.Errorf("%+v", r)
-				}
-				if broken {
-					t.Logf("%s: %s (%v)", r.Name, r.Detail, r.Took)
-				}
-			}
-			c, err := w.dial(echoPort, 3*time.Second)
-			must(t, err)
-			defer c.Close()
-			must(t, say(c, "mended", time.Second))
-			for _, r := range l.Check(t.Context(), []uint16{echoPort}) {
-				if !r.OK || r.Repaired {
-					t.Errorf("second look: %+v", r)
-				}
+				b.do(t, w)
+				b.mended(t, w, l)
 			}
 		})
+	}
+}
+
+func (b *breakage) mended(t *testing.T, w *world, l *network.Link) {
+	t.Helper()
+	for _, r := range l.Check(t.Context(), []uint16{echoPort}) {
+		broken := r.Name == b.rung
+		if !r.OK {
+			t.Errorf("not mended: %+v", r)
+		}
+		if broken != r.Repaired && !(r.Repaired && slices.Contains(b.also, r.Name)) {
+			t.Errorf("%+v", r)
+		}
+		if broken {
+			t.Logf("%s: %s (%v)", r.Name, r.Detail, r.Took)
+		}
+	}
+	c, err := w.dial(echoPort, 3*time.Second)
+	must(t, err)
+	defer c.Close()
+	must(t, say(c, "mended", time.Second))
+	for _, r := range l.Check(t.Context(), []uint16{echoPort}) {
+		if !r.OK || r.Repaired {
+			t.Errorf("second look: %+v", r)
+		}
 	}
 }
 

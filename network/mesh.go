@@ -125,23 +125,29 @@ func legacyTables(pod *side) (found []string, err error) {
 // namespace once somebody touched them there.
 func filledTables(pod *side) (found []string, err error) {
 	err = enter(pod.ns, func() error {
-		names, err := os.ReadFile("/proc/thread-self/net/ip_tables_names")
-		if errors.Is(err, os.ErrNotExist) {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("old iptables: %w", err)
-		}
-		for _, name := range strings.Fields(string(names)) {
-			if filled, err := legacyFilled(name); err != nil {
-				return err
-			} else if filled {
-				found = append(found, name)
-			}
-		}
-		return nil
+		found, err = filledHere()
+		return err
 	})
 	return found, err
+}
+
+// filledHere is filledTables for the thread's namespace.
+func filledHere() (found []string, err error) {
+	names, err := os.ReadFile("/proc/thread-self/net/ip_tables_names")
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("old iptables: %w", err)
+	}
+	for _, name := range strings.Fields(string(names)) {
+		if filled, err := legacyFilled(name); err != nil {
+			return nil, err
+		} else if filled {
+			found = append(found, name)
+		}
+	}
+	return found, nil
 }
 
 // legacyInfo is the kernel's struct ipt_getinfo.

@@ -49,7 +49,12 @@ func (w *World) conflist() []byte {
 // CNI returns libcni's client for the world's network: plugins run inside the world. portMappings and the like are given
 // as capability arguments of the runtime configuration.
 func (w *World) CNI() (*libcni.CNIConfig, *libcni.NetworkConfigList, error) {
-	list, err := libcni.ConfListFromBytes(w.conflist())
+	return w.CNIOf(w.conflist())
+}
+
+// CNIOf is CNI for another network, by its list of plugins. Those of .tools/cni can be named.
+func (w *World) CNIOf(conflist []byte) (*libcni.CNIConfig, *libcni.NetworkConfigList, error) {
+	list, err := libcni.ConfListFromBytes(conflist)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/containerd/containerd/api/events"
 	"github.com/containerd/containerd/v2/core/runtime"
@@ -109,6 +110,9 @@ func (w *Workload) joinNetwork(ctx context.Context) error {
 		return w.leaveLink(ctx, reason("mesh", mesh.Error()))
 	case err != nil:
 		return fmt.Errorf("the pod's network: %w", err)
+	case len(attachment.Others) > 0:
+		return w.leaveLink(ctx, reason("interfaces", fmt.Sprintf("the pod has further interfaces with addresses (%s), and the "+
+			"inner link carries only those of %s", strings.Join(attachment.Others, ", "), attachment.Interface)))
 	}
 	origin, err := w.findOrigin()
 	if err != nil {

@@ -319,6 +319,9 @@ func (w *Workload) climb(t *transition) {
 	if len(rungs) == 0 {
 		return
 	}
+	running, stop := w.untilEnded()
+	defer stop()
+	rungs = append(rungs, w.link.CheckPublished(running, w.opts.Runner.Run)...)
 	took := w.opts.Now().Sub(begin)
 	w.amend(t, func(record *shimv1.Transition) {
 		record.Steps = append(record.Steps, &shimv1.Step{
@@ -333,6 +336,19 @@ func (w *Workload) climb(t *transition) {
 			w.opts.Log.Warn("ladder", "transition", t.record.GetId(), "rung", r.Name, "ok", r.OK, "repaired", r.Repaired, "detail", r.Detail)
 		}
 	}
+}
+
+// untilEnded is a context that ends with the container.
+func (w *Workload) untilEnded() (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		select {
+		case <-w.root().ended:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
 }
 
 // check runs the ladder unless another transition has begun: it must not mend what a hibernation takes apart.

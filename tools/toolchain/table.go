@@ -39,6 +39,7 @@ var table = []tool{
 		packages: []string{
 			"github.com/containernetworking/plugins/plugins/main/bridge",
 			"github.com/containernetworking/plugins/plugins/main/loopback",
+			"github.com/containernetworking/plugins/plugins/main/ptp",
 			"github.com/containernetworking/plugins/plugins/ipam/host-local",
 			"github.com/containernetworking/plugins/plugins/meta/portmap",
 			"github.com/containernetworking/plugins/plugins/meta/firewall",
