@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -46,7 +47,8 @@ var pluginDirs = []string{"/opt/cni/bin", "/usr/libexec/cni", "/usr/lib/cni"}
 // forwarded again, by run. It may take a while, as a program is run for it; a check alone takes the kernel a millisecond.
 func (l *Link) CheckPublished(ctx context.Context, run RunPlugin) []Rung {
 	p := l.attachment.published
-	if p == nil {
+	is4 := func(a netip.Prefix) bool { return a.Addr().Is4() }
+	if p == nil || !slices.ContainsFunc(l.attachment.Addresses, is4) { // IPv6's rules alone are not looked at
 		return nil
 	}
 	return []Rung{climb(stage{
