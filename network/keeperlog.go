@@ -25,7 +25,7 @@ const (
 )
 
 // openLog runs inside P.
-func openLog() (*mdnetlink.Conn, error) {
+func openLog(group uint16) (*mdnetlink.Conn, error) {
 	c, err := mdnetlink.Dial(unix.NETLINK_NETFILTER, nil)
 	if err != nil {
 		return nil, fmt.Errorf("packet log: %w", err)
@@ -39,7 +39,7 @@ func openLog() (*mdnetlink.Conn, error) {
 		},
 	} {
 		if err == nil {
-			err = configureLog(c, config)
+			err = configureLog(c, group, config)
 		}
 	}
 	if err != nil {
@@ -49,12 +49,12 @@ func openLog() (*mdnetlink.Conn, error) {
 	return c, nil
 }
 
-func configureLog(c *mdnetlink.Conn, config []mdnetlink.Attribute) error {
+func configureLog(c *mdnetlink.Conn, group uint16, config []mdnetlink.Attribute) error {
 	attributes, err := mdnetlink.MarshalAttributes(config)
 	if err != nil {
 		return err
 	}
-	header := binary.BigEndian.AppendUint16([]byte{unix.AF_UNSPEC, unix.NFNETLINK_V0}, logGroup)
+	header := binary.BigEndian.AppendUint16([]byte{unix.AF_UNSPEC, unix.NFNETLINK_V0}, group)
 	_, err = c.Execute(mdnetlink.Message{
 		Header: mdnetlink.Header{Type: unix.NFNL_SUBSYS_ULOG<<8 | logConfig, Flags: mdnetlink.Request | mdnetlink.Acknowledge},
 		Data:   append(header, attributes...),

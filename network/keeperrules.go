@@ -50,7 +50,7 @@ func (l *Link) suspects() []rule {
 		rules = append(rules,
 			when("of P's sockets by "+f.name, from(l.attachment.Interface), f.is(), ofSocket(expr.SocketKeyTransparent), jump(chainProxied+f.suffix)),
 			when("maybe a keep-alive by "+f.name, from(l.attachment.Interface), f.is(),
-				f.inSet(f.destination, f.addresses), f.bare(), show(), drop()))
+				f.inSet(f.destination, f.addresses), f.bare(), show(logGroup), drop()))
 	}
 	return rules
 }
@@ -60,7 +60,7 @@ func (l *Link) probes() []rule {
 	var rules []rule
 	for _, f := range l.ruleset(Gate{}).families {
 		rules = append(rules, when("a keep-alive by "+f.name,
-			from(l.attachment.Interface), f.is(), f.bare(), f.probing(f.probeSet(gateTable())), show(), drop()))
+			from(l.attachment.Interface), f.is(), f.bare(), f.probing(f.probeSet(gateTable())), show(logGroup), drop()))
 	}
 	return rules
 }
@@ -85,8 +85,8 @@ func (f *family) probing(s *nftables.Set) []expr.Any {
 	}
 }
 
-func show() []expr.Any {
-	return []expr.Any{&expr.Log{Key: 1<<unix.NFTA_LOG_GROUP | 1<<unix.NFTA_LOG_SNAPLEN, Group: logGroup, Snaplen: logCopied}}
+func show(group uint16) []expr.Any {
+	return []expr.Any{&expr.Log{Key: 1<<unix.NFTA_LOG_GROUP | 1<<unix.NFTA_LOG_SNAPLEN, Group: group, Snaplen: logCopied}}
 }
 
 // writeKeeper puts the keeper's chain in place, or changes it, in one transaction.

@@ -55,6 +55,7 @@ func newRuleset(l *Link, g Gate) *ruleset {
 	for _, f := range l.attachment.families() {
 		r.families = append(r.families, newFamilyRules(f, t, r.datagrams))
 	}
+	r.chains = append(r.chains, seen())
 	for _, f := range r.families {
 		r.chains = append(r.chains,
 			f.activity(l.ignore, chainActivity, counterActivity), f.activity(l.ignore, chainUnsaid, counterActivity, counterUnsaid), f.proxied(), f.ladder(),
@@ -210,11 +211,11 @@ func (f *familyRules) activity(ignore []Filter, name string, counters ...string)
 		counted = append(counted, count(c)...)
 	}
 	return chain{name: name + f.suffix, rules: append(f.ignored(ignore),
-		when("datagram", protocol(unix.IPPROTO_UDP), counted, leave()),
+		when("datagram", protocol(unix.IPPROTO_UDP), counted, goTo(chainSeen)),
 		when("neither", notProtocol(unix.IPPROTO_TCP), leave()),
-		when("long", f.longer(longestTCP+1), counted, leave()),
-		when("opens, closes or pushes", tcpFlags(fin|syn|psh, expr.CmpOpNeq, 0), counted, leave()),
-		when("data", f.sizedNotIn(f.empty), counted),
+		when("long", f.longer(longestTCP+1), counted, goTo(chainSeen)),
+		when("opens, closes or pushes", tcpFlags(fin|syn|psh, expr.CmpOpNeq, 0), counted, goTo(chainSeen)),
+		when("data", f.sizedNotIn(f.empty), counted, goTo(chainSeen)),
 	)}
 }
 

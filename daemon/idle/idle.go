@@ -77,6 +77,8 @@ type Sample struct {
 	Timeout, MinAwake time.Duration
 	// Packets that count as activity, both directions.
 	Packets uint64
+	// LastUse is whose packet was counted last, as people read it; empty when that isn't known.
+	LastUse string
 	// CPU time used so far.
 	CPU time.Duration
 	// Execs that are live.

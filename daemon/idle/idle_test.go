@@ -366,3 +366,19 @@ func TestIntervals(t *testing.T) {
 		}
 	}
 }
+
+// Traffic is told with whose it was and how long ago.
+func TestReasonNamesTheLastUse(t *testing.T) {
+	s := newStory(t, idle.Auto)
+	s.pass(time.Minute)
+	s.sample.Packets, s.sample.LastUse = s.sample.Packets+1, "tcp 10.0.0.3:40000 → 10.0.0.2:80"
+	s.observe()
+	s.pass(20 * time.Second)
+	if len(s.got.Reasons) == 0 || s.got.Reasons[0].Code != idle.Traffic {
+		t.Fatalf("reasons %v", s.got.Reasons)
+	}
+	const want = "last traffic 20s ago (tcp 10.0.0.3:40000 → 10.0.0.2:80); sleeps in 4m40s unless used"
+	if got := s.got.Reasons[0].Detail; got != want {
+		t.Errorf("told %q, not %q", got, want)
+	}
+}

@@ -77,7 +77,7 @@ func modeReason(mode Mode) []Reason {
 }
 
 // clockReason says what set the idle clock last, and what that was worth.
-func clockReason(code Code, idleFor, left time.Duration) Reason {
+func clockReason(code Code, use string, idleFor, left time.Duration) Reason {
 	ago, in := round(idleFor), round(left)
 	what := map[Code]string{
 		Traffic:     "last traffic %s ago",
@@ -89,7 +89,11 @@ func clockReason(code Code, idleFor, left time.Duration) Reason {
 	if what == "" {
 		what = "kept awake until %s ago (" + string(code) + ")"
 	}
-	return Reason{code, fmt.Sprintf(what+"; sleeps in %s unless used", ago, in)}
+	detail := fmt.Sprintf(what, ago)
+	if code == Traffic && use != "" {
+		detail += " (" + use + ")"
+	}
+	return Reason{code, fmt.Sprintf("%s; sleeps in %s unless used", detail, in)}
 }
 
 func has(reasons []Reason, code Code) bool {

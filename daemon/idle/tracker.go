@@ -144,7 +144,7 @@ func (t *Tracker) left(now time.Time, s Sample, d *Decision) time.Duration {
 	wait(t.retryAt, func(in time.Duration) Reason {
 		return Reason{t.setback.Code, fmt.Sprintf("%s; tried again in %s", t.setback.Detail, round(in))}
 	})
-	wait(t.active.Add(d.Timeout), func(in time.Duration) Reason { return clockReason(t.cause, d.IdleFor, in) })
+	wait(t.active.Add(d.Timeout), func(in time.Duration) Reason { return clockReason(t.cause, s.LastUse, d.IdleFor, in) })
 	wait(s.StateSince.Add(s.MinAwake), func(in time.Duration) Reason {
 		return Reason{MinAwake, fmt.Sprintf("woke %s ago, stays awake at least %s", round(now.Sub(s.StateSince)), s.MinAwake)}
 	})

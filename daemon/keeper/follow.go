@@ -180,6 +180,7 @@ func sampleOf(a *shimv1.ActivityResponse) idle.Sample {
 		Timeout:    time.Duration(a.GetIdleTimeoutMs()) * time.Millisecond,
 		MinAwake:   time.Duration(a.GetMinAwakeMs()) * time.Millisecond,
 		Packets:    a.GetPackets(),
+		LastUse:    a.GetLastUse(),
 		CPU:        time.Duration(a.GetCpuUsec()) * time.Microsecond,
 		Execs:      int(a.GetExecs()),
 	}

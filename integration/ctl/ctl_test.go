@@ -189,6 +189,7 @@ func commands(n *node, daemon bool) {
 	out, _ = n.ctl(0, "why-awake", "web")
 	if daemon {
 		n.says(out, "is awake, and sleeps in", "mode auto")
+		n.namesTheUser("web")
 	} else {
 		n.says(out, "hibernated is not running", "[no-daemon]")
 	}

@@ -46,6 +46,7 @@ func (w *Workload) watchLink() {
 			w.opts.Log.Error("the watch over the link ended", "error", err)
 		}
 	})
+	w.background.Go(func() { w.watchUse(ctx) })
 	w.background.Go(func() { w.mendAlways(ctx, changed) })
 }
 

@@ -74,7 +74,7 @@ func (w *Workload) Activity(ctx context.Context) (*shimv1.ActivityResponse, erro
 		State: w.state.String(), Packets: traffic.Packets, Bytes: traffic.Bytes, CpuUsec: uint64(cpu.Microseconds()), MemoryBytes: memory,
 		Execs: w.busyExecs(), Leases: w.liveLeases(), Blockers: w.blockers(false), Mode: string(w.config.Mode),
 		IdleTimeoutMs: w.config.IdleTimeout.Milliseconds(), MinAwakeMs: w.config.MinAwake.Milliseconds(),
-		StateSinceUnixMs: w.since.UnixMilli(), LastWakeReason: w.last.wake.GetReason(),
+		StateSinceUnixMs: w.since.UnixMilli(), LastWakeReason: w.last.wake.GetReason(), LastUse: w.lastUse,
 	}
 	return a, nil
 }

@@ -88,6 +88,7 @@ type Workload struct {
 	ports         []uint16      // of TCP, that it listens on; nil while they are not known
 	gate          string
 	cut           cut
+	lastUse       string // whose packet was counted last; see network.Use
 	leases        map[string]time.Time
 	watchers      watchers
 	saved         saved
