@@ -25,7 +25,7 @@ E2E  = $(filter-out %/conformance %/faults %/client %/network,$(shell $(LIST) | 
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build tools images protos deps test check fmt vet staticcheck unit root test-conformance test-network test-faults full-faults test-client e2e shimtest race full-moment full-network demo bench short-bench bench-shim bench-network install clean
+.PHONY: help build tools images protos deps test check fmt vet staticcheck unit root test-conformance test-network test-faults full-faults test-client e2e shimtest race full-moment full-network demo bench short-bench bench-shim bench-network bench-flat install clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +53,10 @@ bench-shim: deps tools images build ## Measure the shim and write .bench/bench-s
 # In parts: BENCH_PARTS='path|held'; BENCH_PARTS=flat, …
 bench-network: deps tools images build ## Measure the network and the wake proxy and write .bench/bench-network.jsonl: ten minutes (root)
 	@go run ./integration/bench -network -only '$(BENCH_PARTS)'
+
+# In parts: BENCH_PARTS='sizes|cold'; BENCH_PARTS=many, … BENCH_FLAGS='-short -sizes 16,1024'
+bench-flat: deps tools images build ## Measure wakes whose memory comes later and write .bench/bench-flat.jsonl: half an hour (root)
+	@go run ./integration/bench -flat -only '$(BENCH_PARTS)' $(BENCH_FLAGS)
 
 build: ## Build the programs into bin/
 	@mkdir -p bin

@@ -17,15 +17,22 @@ const (
 	answerLimit = time.Minute
 )
 
-var request = []byte("GET / HTTP/1.1\r\nHost: bench\r\n\r\n")
+var (
+	request = []byte("GET / HTTP/1.1\r\nHost: bench\r\n\r\n")
+	answer  = []byte("HTTP/1.1 200")
+)
 
 // A client asks over connections of its own and tells when the first byte of an answer came. It works on bare sockets in
 // one thread, so that asking each millisecond costs the machine next to nothing.
-type client struct{ thread *thread }
+type client struct {
+	thread  *thread
+	request []byte
+	answer  []byte // what an answer begins with
+}
 
 func newClient(enter func() error) (*client, error) {
 	t, err := newThread(enter)
-	return &client{t}, err
+	return &client{t, request, answer}, err
 }
 
 func (c *client) close() { c.thread.close() }
@@ -45,7 +52,7 @@ func (c *client) again(ctx context.Context, to netip.AddrPort) (time.Time, error
 func (c *client) ask(ctx context.Context, to netip.AddrPort, each time.Duration) (at time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
-	q := &question{to: &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}, each: each}
+	q := &question{request: c.request, answer: c.answer, to: &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}, each: each}
 	c.thread.do(func() { at, err = q.run(ctx) })
 	if err != nil {
 		return at, fmt.Errorf("ask %s: %w", to, err)
@@ -60,6 +67,8 @@ type question struct {
 	next     time.Time
 	attempts []*attempt
 	failed   error // the last attempt's
+	request  []byte
+	answer   []byte
 }
 
 type attempt struct {
@@ -120,7 +129,7 @@ func (q *question) look(polled []unix.PollFd) bool {
 		if polled[i].Revents == 0 {
 			continue
 		}
-		answered, err := a.advance()
+		answered, err := a.advance(q.request, q.answer)
 		if answered {
 			return true
 		}
@@ -159,7 +168,7 @@ func (a *attempt) awaits() int16 {
 }
 
 // advance sends the request, or reads the answer.
-func (a *attempt) advance() (answered bool, err error) {
+func (a *attempt) advance(request, answer []byte) (answered bool, err error) {
 	if !a.sent {
 		code, err := unix.GetsockoptInt(a.fd, unix.SOL_SOCKET, unix.SO_ERROR)
 		if err == nil && code != 0 {
@@ -178,7 +187,7 @@ func (a *attempt) advance() (answered bool, err error) {
 		return false, nil
 	case err != nil:
 		return false, err
-	case !bytes.HasPrefix(b[:n], []byte("HTTP/1.1 200")):
+	case !bytes.HasPrefix(b[:n], answer):
 		return false, fmt.Errorf("answered %.60q", b[:n])
 	}
 	return true, nil

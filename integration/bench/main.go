@@ -7,7 +7,8 @@
 //
 // A *figure* is a named value with its unit and, mostly, a goal. All are printed, and written to .bench/bench.jsonl. A
 // missed goal is told and is no failure; a figure that could not be measured is. With -shim it is the shim by itself that
-// is measured, into .bench/bench-shim.jsonl; with -network the network and the wake proxy, into .bench/bench-network.jsonl.
+// is measured, into .bench/bench-shim.jsonl; with -network the network and the wake proxy, into .bench/bench-network.jsonl;
+// with -flat wakes whose memory comes later, beside those by plain files and by runsc alone, into .bench/bench-flat.jsonl.
 package main
 
 import (
@@ -31,6 +32,7 @@ func main() {
 	sizes := flag.String("sizes", "", "other heaps, in MiB, as 16,128")
 	shim := flag.Bool("shim", false, "measure the shim by itself, and write bench-shim.jsonl")
 	network := flag.Bool("network", false, "measure the network and the wake proxy, and write bench-network.jsonl")
+	flat := flag.Bool("flat", false, "measure wakes whose memory comes later, and write bench-flat.jsonl")
 	rounds := flag.Int("rounds", 0, "other number of rounds with each heap")
 	flag.Parse()
 	if target := os.Getenv(crowdEnv); target != "" {
@@ -50,6 +52,8 @@ func main() {
 			set = networkSet
 		case *shim:
 			set = shimSet
+		case *flat:
+			set = flatSet
 		}
 		err = run(ctx, p, *only, set)
 	}
@@ -69,9 +73,10 @@ type part struct {
 type set struct {
 	file  string
 	parts []part
+	load  string // the key load of the world; "" for the default
 }
 
-var sleepSet = set{"bench.jsonl", []part{
+var sleepSet = set{file: "bench.jsonl", parts: []part{
 	{"asleep", measureAsleep},
 	{"wake", measureWakes},
 	{"cold", measureColdStart},
@@ -81,13 +86,13 @@ var sleepSet = set{"bench.jsonl", []part{
 	{"steady", measureSteady},
 }}
 
-var shimSet = set{"bench-shim.jsonl", []part{
+var shimSet = set{file: "bench-shim.jsonl", parts: []part{
 	{"answers", measureAnswers},
 	{"true", measureTrue},
 	{"memory", measureShimMemory},
 }}
 
-var networkSet = set{"bench-network.jsonl", []part{
+var networkSet = set{file: "bench-network.jsonl", parts: []part{
 	{"path", measurePath},
 	{"held", measureHeld},
 	{"flat", measureFlat},
@@ -98,11 +103,21 @@ var networkSet = set{"bench-network.jsonl", []part{
 	{"positions", measurePositions},
 }}
 
+var flatSet = set{file: "bench-flat.jsonl", load: flatLoad, parts: []part{
+	{"sizes", measureFlatSizes},
+	{"many", measureFlatMany},
+	{"cold", measureFlatCold},
+	{"four", measureFlatFour},
+	{"requests", measureFlatRequests},
+	{"programs", measureFlatPrograms},
+}}
+
 // bench is one run: where it runs, how much is measured, and what came out.
 type bench struct {
 	world *harness.World
 	plan  plan
 	file  string
+	made  int // workloads of flat wakes and their twins, whose names are numbered
 	report
 }
 
@@ -111,7 +126,11 @@ func run(ctx context.Context, p plan, only string, set set) (err error) {
 	if err != nil {
 		return fmt.Errorf("-only: %w", err)
 	}
-	w, err := harness.Start(ctx, harness.Options{Daemon: true, Settings: map[string]string{"mode": `"manual"`}})
+	settings := map[string]string{"mode": `"manual"`}
+	if set.load != "" {
+		settings["load"] = fmt.Sprintf("%q", set.load)
+	}
+	w, err := harness.Start(ctx, harness.Options{Daemon: true, Settings: settings})
 	if err != nil {
 		return err
 	}

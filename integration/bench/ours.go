@@ -43,11 +43,19 @@ type ours struct {
 
 // newOurs runs a container with a heap of mib MiB and waits until it answers. Annotations are without their prefix.
 func newOurs(ctx context.Context, b *bench, id string, mib int, annotations map[string]string) (*ours, error) {
+	return newOursOf(ctx, b, id, func(o *ours) (harness.Container, error) { return o.container(mib, annotations), nil })
+}
+
+// newOursOf runs the container that define gives, and waits until it answers. define may change what is asked, and where.
+func newOursOf(ctx context.Context, b *bench, id string, define func(*ours) (harness.Container, error)) (*ours, error) {
 	o, err := prepare(ctx, b, id)
 	if err != nil {
 		return nil, err
 	}
-	_, err = o.world.Run(ctx, o.container(mib, annotations))
+	c, err := define(o)
+	if err == nil {
+		_, err = o.world.Run(ctx, c)
+	}
 	if err == nil {
 		_, err = o.client.again(ctx, o.address)
 	}
@@ -102,7 +110,9 @@ func (o *ours) connect(ctx context.Context) (err error) {
 	if o.shim, o.hangUp, err = o.world.Shim(ctx, o.id); err != nil {
 		return err
 	}
-	o.old, err = establish(ctx, o.world, o.address)
+	if o.image == image { // others may not speak HTTP
+		o.old, err = establish(ctx, o.world, o.address)
+	}
 	return err
 }
 

@@ -1,0 +1,138 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
+	"github.com/hibernate-runtime/hibernate/integration/harness"
+)
+
+// How a sleeper's memory comes back: values of the key load.
+const (
+	flatLoad  = "flat"
+	plainLoad = "plain"
+)
+
+// plainConfig makes a configuration like the world's whose workloads are restored by plain files, and returns its path.
+func plainConfig(b *bench) (string, error) {
+	text, err := os.ReadFile(b.world.Path(b.world.ConfigFile()))
+	if err != nil {
+		return "", err
+	}
+	plain := strings.Replace(string(text), `load = "flat"`, `load = "plain"`, 1)
+	if plain == string(text) {
+		return "", errors.New("the world's configuration has no line load = \"flat\"")
+	}
+	path := filepath.Join(b.world.Dir, "plain.toml")
+	return path, os.WriteFile(b.world.Path(path), []byte(plain), 0o644)
+}
+
+// newLoaded runs a test server whose wakes are of one way.
+func newLoaded(ctx context.Context, b *bench, way string, mib int) (*ours, error) {
+	id := fmt.Sprint(way, "-", mib)
+	if b.made++; b.made > 1 {
+		id = fmt.Sprint(id, "-", b.made)
+	}
+	return newOursOf(ctx, b, id, func(o *ours) (harness.Container, error) {
+		c := o.container(mib, nil)
+		return c, b.choose(&c, way)
+	})
+}
+
+// choose has a container's wakes be of one way.
+func (b *bench) choose(c *harness.Container, way string) error {
+	if way != plainLoad {
+		return nil
+	}
+	path, err := plainConfig(b)
+	c.Flags = append(c.Flags, "--runtime-config-path", path)
+	return err
+}
+
+// A flatWake is one wake of a workload, and how long it took until all was loaded.
+type flatWake struct{ first, loaded time.Duration }
+
+// wakeAll wakes a sleeper by a new connection, waits until all its memory is there, and has it sleep again.
+func (o *ours) wakeAll(ctx context.Context, way string) (flatWake, error) {
+	took, t, err := o.wakeNew(ctx)
+	if err != nil {
+		return flatWake{}, fmt.Errorf("%s: wake: %w", o.id, err)
+	}
+	loaded, err := o.awaitLoaded(ctx, t, way)
+	if err != nil {
+		return flatWake{}, err
+	}
+	if _, _, err := o.sleep(ctx); err != nil {
+		return flatWake{}, fmt.Errorf("%s: hibernation: %w", o.id, err)
+	}
+	return flatWake{took, loaded}, nil
+}
+
+// awaitLoaded returns how long after the wake's beginning all memory was there: the end of its step load, or of restore where
+// that loads all; the wake's own end where memory was there by then. A wake of the other way is an error.
+func (o *ours) awaitLoaded(ctx context.Context, t *shimv1.Transition, way string) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	if t.GetDetail() != "" {
+		return 0, fmt.Errorf("%s: the wake was not %s: %s", o.id, way, t.GetDetail())
+	}
+	step := "restore"
+	if way == flatLoad {
+		step = "load"
+	}
+	for ctx.Err() == nil {
+		for _, s := range t.GetSteps() {
+			if s.GetName() == step {
+				return time.Duration((s.GetStartMs() + s.GetMs()) * float64(time.Millisecond)), nil
+			}
+		}
+		time.Sleep(retryEach)
+		s, err := o.shim.Status(ctx, &shimv1.StatusRequest{})
+		if err != nil {
+			return 0, err
+		}
+		if t = s.GetLastWake(); !isLoading(s) && !hasStep(t, step) {
+			return time.Duration(t.GetTotalMs() * float64(time.Millisecond)), nil
+		}
+	}
+	return 0, fmt.Errorf("%s: the wake has no step %s: %v: %w", o.id, step, t, context.Cause(ctx))
+}
+
+func isLoading(s *shimv1.StatusResponse) bool {
+	return slices.ContainsFunc(s.GetBlockers(), func(r *shimv1.Reason) bool { return r.GetCode() == "loading" })
+}
+
+func hasStep(t *shimv1.Transition, name string) bool {
+	return slices.ContainsFunc(t.GetSteps(), func(s *shimv1.Step) bool { return s.GetName() == name })
+}
+
+// chill has the kernel forget a sleeper's snapshot, so that it is read from the disk. They are its files below the data
+// directory, synced when it fell asleep.
+func (o *ours) chill() error {
+	found := 0
+	err := filepath.WalkDir(o.world.Path(o.world.DataDir()), func(path string, e os.DirEntry, err error) error {
+		if err != nil || !e.Type().IsRegular() || filepath.Ext(path) != ".img" || !strings.Contains(path, o.id) {
+			return err
+		}
+		found++
+		f, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		return unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED)
+	})
+	if err == nil && found == 0 {
+		err = fmt.Errorf("%s: no snapshot below %s", o.id, o.world.DataDir())
+	}
+	return err
+}
