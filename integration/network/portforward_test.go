@@ -110,9 +110,12 @@ func (f *forwarded) status() *shimv1.StatusResponse {
 	return s
 }
 
-// sleep waits until nothing hinders any more, and puts it to sleep.
+// sleep waits until nothing hinders any more, and puts it to sleep, unless it sleeps.
 func (f *forwarded) sleep() {
 	f.t.Helper()
+	if f.status().GetState() == "asleep" {
+		return
+	}
 	ctx, cancel := context.WithTimeout(f.t.Context(), longWait)
 	defer cancel()
 	if _, err := f.world.WaitState(ctx, forwardedID, "awake"); err != nil {
