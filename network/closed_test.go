@@ -157,7 +157,7 @@ func TestUnknownPortsWake(t *testing.T) {
 		send func(ns string)
 	}{
 		{parked, func(ns string) {
-			if c, err := tryInside(ns, func() (net.Conn, error) { return net.DialTimeout("tcp4", podPort(closedPort), time.Millisecond) }); err == nil {
+			if c, err := tryInside(ns, func() (net.Conn, error) { return net.DialTimeout("tcp4", podPort(closedPort), 250*time.Millisecond) }); err == nil {
 				c.Close()
 			}
 		}},

@@ -201,7 +201,7 @@ func TestSpoofedSourceIsDropped(t *testing.T) {
 	eventually(t, "three spoofed packets counted", func() bool {
 		now, err := l.Spoofed(t.Context())
 		must(t, err)
-		return now.Packets == before.Packets+3
+		return now.Packets >= before.Packets+3
 	})
 	ln.SetReadDeadline(time.Now().Add(10 * time.Millisecond))
 	if n, _, err := ln.ReadFrom(make([]byte, 100)); err == nil {

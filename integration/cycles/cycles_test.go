@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
 	"github.com/hibernate-runtime/hibernate/integration/harness"
 )
 
@@ -72,13 +71,7 @@ func sleep(t *testing.T, s *server) {
 	s.http.CloseIdleConnections()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	var err error
-	var done *shimv1.Transition
-	for range 20 { // the tail of a closed connection may still be under way, and undoes it
-		if done, err = s.world.Hibernate(ctx, s.id); err == nil {
-			break
-		}
-	}
+	done, err := s.world.Sleep(ctx, s.id)
 	if err != nil {
 		t.Fatal(err)
 	}

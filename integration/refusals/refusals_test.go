@@ -83,7 +83,7 @@ func (n *node) refused(c harness.Container, config string, words ...string) {
 	if r.code == 0 {
 		n.t.Errorf("it runs")
 	}
-	n.t.Log(strings.TrimSpace(r.stderr[strings.LastIndex(r.stderr, "ctr: "):]))
+	n.t.Log(strings.TrimSpace(r.stderr[max(strings.LastIndex(r.stderr, "ctr: "), 0):]))
 	for _, word := range words {
 		if !strings.Contains(r.stderr, word) {
 			n.t.Errorf("the error does not say %q: %s", word, r.stderr)
@@ -164,7 +164,8 @@ func (n *node) keptAwake(id, code string, sleeps bool) {
 		time.Sleep(50 * time.Millisecond)
 	}
 	r := n.ctl("hibernate", id)
-	for try := 0; sleeps && r.code == 4 && strings.Contains(r.stderr, "aborted") && try < 20; try++ {
+	for sleeps && r.code == 4 && strings.Contains(r.stderr, "aborted") && time.Now().Before(deadline) {
+		time.Sleep(20 * time.Millisecond)
 		r = n.ctl("hibernate", id)
 	}
 	switch {
