@@ -127,6 +127,9 @@ func measureBursts(ctx context.Context, b *bench) (err error) {
 				if err != nil {
 					return err
 				}
+				if err := c.connected(); err != nil {
+					return err
+				}
 				f, err := c.end()
 				if err != nil {
 					return err
