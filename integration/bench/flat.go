@@ -14,6 +14,7 @@ import (
 
 	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
 	"github.com/hibernate-runtime/hibernate/integration/harness"
+	"github.com/hibernate-runtime/hibernate/snapshot"
 )
 
 // How a sleeper's memory comes back: values of the key load.
@@ -115,12 +116,12 @@ func hasStep(t *shimv1.Transition, name string) bool {
 	return slices.ContainsFunc(t.GetSteps(), func(s *shimv1.Step) bool { return s.GetName() == name })
 }
 
-// chill has the kernel forget a sleeper's snapshot, so that it is read from the disk. They are its files below the data
-// directory, synced when it fell asleep.
+// chill has the kernel forget a sleeper's snapshot, so that it is read from the disk: it was synced when it was written.
 func (o *ours) chill() error {
 	found := 0
-	err := filepath.WalkDir(o.world.Path(o.world.DataDir()), func(path string, e os.DirEntry, err error) error {
-		if err != nil || !e.Type().IsRegular() || filepath.Ext(path) != ".img" || !strings.Contains(path, o.id) {
+	dir := snapshot.DirFor(o.world.Path(o.world.DataDir()), o.world.Name, o.id, "")
+	err := filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
+		if err != nil || filepath.Ext(path) != ".img" {
 			return err
 		}
 		found++
@@ -132,7 +133,7 @@ func (o *ours) chill() error {
 		return unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED)
 	})
 	if err == nil && found == 0 {
-		err = fmt.Errorf("%s: no snapshot below %s", o.id, o.world.DataDir())
+		err = fmt.Errorf("%s: no snapshot below %s", o.id, dir)
 	}
 	return err
 }
