@@ -21,11 +21,11 @@ LIST = go list -f '{{.ImportPath}} {{join .TestImports " "}} {{join .XTestImport
        awk '{ r = "unit"; for (i = 2; i <= NF; i++) if ($$i ~ /\/(internal\/testroot|integration\/harness)$$/) r = "root"; print r, $$1 }'
 UNIT = $(shell $(LIST) | awk '$$1 == "unit" { print $$2 }')
 ROOT = $(shell $(LIST) | awk '$$1 == "root" && $$2 !~ "^$(MODULE)/integration" { print $$2 }')
-E2E  = $(filter-out %/conformance %/faults %/client %/network,$(shell $(LIST) | awk '$$1 == "root" && $$2 ~ "^$(MODULE)/integration" { print $$2 }'))
+E2E  = $(filter-out %/conformance %/faults %/client %/network %/flat,$(shell $(LIST) | awk '$$1 == "root" && $$2 ~ "^$(MODULE)/integration" { print $$2 }'))
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build tools images protos deps test check fmt vet staticcheck unit root test-conformance test-network test-faults full-faults test-client e2e shimtest race full-moment full-network demo bench short-bench bench-shim bench-network bench-flat install clean
+.PHONY: help build tools images protos deps test check fmt vet staticcheck unit root test-conformance test-network test-faults full-faults test-flat full-flat test-client e2e shimtest race full-moment full-network demo bench short-bench bench-shim bench-network bench-flat install clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -113,6 +113,12 @@ test-faults: deps tools images build ## Each step of hibernations and wakes made
 full-faults: deps tools images build ## test-faults with 200 random sequences of operations; FAULTS_SEED=… for the same ones again (root)
 	@cd integration/faults && FAULTS_SEQUENCES=$(or $(FAULTS_SEQUENCES),200) $(ROOT_RINGS) \
 	  go test -count=1 -parallel 4 -timeout 30m -run '$(FAULTS_RUN)'
+
+test-flat: deps tools images build ## Workloads that run before their memory is loaded, and what may happen meanwhile (root)
+	@$(ROOT_RINGS) sh tools/gotest.sh -count=1 -parallel 4 -timeout 10m -- ./integration/flat
+
+full-flat: deps tools images build ## 1,000 late corruptions of a snapshot; FLAT_CORRUPTIONS, FLAT_SEED (root)
+	@$(ROOT_RINGS) FLAT_CORRUPTIONS=$(or $(FLAT_CORRUPTIONS),1000) go test -count=1 -v -timeout 60m -run TestLateCorruptions ./integration/flat
 
 test-client: deps tools images build ## containerd's own client integration tests against this runtime, awake and asleep (root)
 	@sh tools/deps.sh client

@@ -69,16 +69,14 @@ func (a *app) sleep() {
 	a.Sleep()
 }
 
-// sidecars are the pids of the container's sidecars.
+// sidecars are the pids of the container's sidecars: runsc tells them the log in the container's bundle.
 func (a *app) sidecars() []int {
 	a.Helper()
 	all, err := a.w.Processes()
 	a.must(err)
 	var pids []int
 	for _, p := range all {
-		if slices.Contains(p.Argv, "checkpointgofer") && slices.ContainsFunc(p.Argv, func(arg string) bool {
-			return strings.HasPrefix(arg, "--root=") && strings.HasSuffix(arg, "/"+a.ID)
-		}) {
+		if p.Argv[0] == "runsc-checkpointgofer" && strings.Contains(strings.Join(p.Argv, " "), "/"+a.ID+"/hibernate/log/") {
 			pids = append(pids, p.Pid)
 		}
 	}

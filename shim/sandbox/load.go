@@ -121,6 +121,7 @@ func (w *Workload) awaitLoad(t *transition, l *loading) {
 		w.killSandbox(l.generation)
 		return
 	}
+	<-t.done // it may end before the wake has
 	w.noteLoad(t, l, bytes)
 	w.loaded(l)
 	if err := l.Close(); err != nil {

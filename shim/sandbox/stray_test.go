@@ -9,7 +9,19 @@ import (
 // stray starts a process with the arguments that a command of runsc, or what it has started, would have.
 func stray(t *testing.T, root, id string) *exec.Cmd {
 	t.Helper()
-	cmd := exec.Command("sh", "-c", "read line", "runsc", "--root="+root, "create", id)
+	return waiting(t, exec.Command("sh", "-c", "read line", "runsc", "--root="+root, "create", id))
+}
+
+// straySidecar starts one with the arguments of a sidecar, which hold no id.
+func straySidecar(t *testing.T, root string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command("sh", "-c", "read line", "--root="+root, "checkpointgofer")
+	cmd.Args[0] = "runsc-checkpointgofer"
+	return waiting(t, cmd)
+}
+
+func waiting(t *testing.T, cmd *exec.Cmd) *exec.Cmd {
+	t.Helper()
 	if _, err := cmd.StdinPipe(); err != nil { // it reads for as long as this is open
 		t.Fatal(err)
 	}
@@ -21,8 +33,8 @@ func stray(t *testing.T, root, id string) *exec.Cmd {
 
 func TestOnlyCommandsOfThisContainerAreKilled(t *testing.T) {
 	root := t.TempDir()
-	ours := []*exec.Cmd{stray(t, root, "web"), stray(t, root, "web")}
-	others := []*exec.Cmd{stray(t, root, "web-2"), stray(t, root+"2", "web")}
+	ours := []*exec.Cmd{stray(t, root, "web"), stray(t, root, "web"), straySidecar(t, root)}
+	others := []*exec.Cmd{stray(t, root, "web-2"), stray(t, root+"2", "web"), straySidecar(t, root+"2")}
 	if err := killCommands(root, "web"); err != nil {
 		t.Fatal(err)
 	}
