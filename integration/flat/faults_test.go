@@ -140,8 +140,9 @@ func sidecarHangs(a *app) {
 }
 
 func sidecarDies(a *app) {
-	a.wakeHeld()
+	release := a.wakeHeld()
 	a.signal(syscall.SIGKILL)
+	release()
 	a.lostBy("the sidecar ended")
 	a.IsNew()
 	a.setAside()
