@@ -76,7 +76,7 @@ func (p *Prober) Err() error {
 func (p *Prober) Run(ctx context.Context) {
 	ticker := time.NewTicker(p.opts.Every)
 	defer ticker.Stop()
-	for failures := 0; ; {
+	for failures := 0; ctx.Err() == nil; { // when a tick and the end have both come, select takes either
 		err := p.probe(ctx)
 		switch {
 		case ctx.Err() != nil:

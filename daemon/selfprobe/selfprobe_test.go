@@ -10,6 +10,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hibernate-runtime/hibernate/daemon/selfprobe"
@@ -85,6 +86,28 @@ func TestProber(t *testing.T) {
 	if text := log.String(); strings.Count(text, "path is broken") != 1 || strings.Count(text, "works again") != 1 {
 		t.Errorf("log:\n%s", text)
 	}
+}
+
+// TestNothingIsProbedAfterTheEnd: not even when the next probe was due as the end came.
+func TestNothingIsProbedAfterTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const every = time.Second
+		for range 100 {
+			ctx, cancel := context.WithCancel(t.Context())
+			probes := 0
+			selfprobe.New(selfprobe.Options{
+				Every: every,
+				Probe: func(context.Context) error { probes++; return nil },
+				Told: func(error) {
+					cancel()
+					time.Sleep(2 * every)
+				},
+			}).Run(ctx)
+			if probes != 1 {
+				t.Fatalf("%d probes, want 1", probes)
+			}
+		}
+	})
 }
 
 type lockedBuffer struct {
