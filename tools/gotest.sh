@@ -15,7 +15,7 @@ run() {
 flags=
 together=
 if [ "$1" = -together ]; then
-	together=1
+	together="some of the packages above"
 	shift
 fi
 while [ $# -gt 0 ] && [ "$1" != -- ]; do
@@ -28,7 +28,7 @@ code=0
 for package in "$@"; do
 	run "$package" && continue
 	if [ "${HIBERNATE_AGAIN:-}" = 1 ] && run "$package"; then
-		echo "== FLAKY: ${together:+some of }$package failed, and passed when run again"
+		echo "== FLAKY: ${together:-$package} failed, and passed when run again"
 		continue
 	fi
 	code=1
