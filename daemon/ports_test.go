@@ -96,10 +96,10 @@ func TestHelloOfAnotherWorkloadIsRefused(t *testing.T) {
 func TestShimComesBack(t *testing.T) {
 	n := newNode(t)
 	n.run()
-	address, file := listener(t)
 	for i := range 3 {
 		shim := shimtest.Start(t, "default", "redis")
 		shim.State("asleep")
+		address, file := listener(t) // its own: the one before may accept until the daemon sees its end
 		conn := n.register(shim, map[uint16]*os.File{1: file})
 		if err := roundTrip(address); err != nil {
 			t.Fatal(err)

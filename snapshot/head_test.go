@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -148,7 +149,7 @@ func TestLockNamesItsHolder(t *testing.T) {
 
 const holdEnv = "SNAPSHOT_TEST_HOLD"
 
-// TestHold is the other process of TestLockEndsWithItsProcess.
+// TestHold is the other process of TestLockEndsWithItsProcess. It ends with the one that started it, when it isn't killed.
 func TestHold(t *testing.T) {
 	dir := os.Getenv(holdEnv)
 	if dir == "" {
@@ -156,13 +157,16 @@ func TestHold(t *testing.T) {
 	}
 	open(t, dir)
 	fmt.Println("holding")
-	select {}
+	_, _ = io.Copy(io.Discard, os.Stdin) // not select: a process of which nothing can happen any more is ended as deadlocked
 }
 
 func TestLockEndsWithItsProcess(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "w")
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestHold$")
 	cmd.Env = append(os.Environ(), holdEnv+"="+dir)
+	if _, err := cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -175,7 +179,7 @@ func TestLockEndsWithItsProcess(t *testing.T) {
 	}
 	var busy *BusyError
 	if _, err := OpenLocal(dir); !errors.As(err, &busy) || busy.Pid != cmd.Process.Pid {
-		t.Fatal(err)
+		t.Fatalf("the lock of a process that runs: %v", err)
 	}
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
