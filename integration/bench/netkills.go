@@ -16,8 +16,9 @@ import (
 
 const (
 	visitEach = 3 * time.Millisecond // the pause between two clients
-	// killWithin is the time after the first client in which the daemon is killed: before, during or after the wake.
-	killWithin = 250 * time.Millisecond
+	// killWithin is the time after the first client in which the daemon is killed: before, during or after the wake. Each second
+	// time it is that after the wake, which may take longer.
+	killWithin = 800 * time.Millisecond
 	visitAfter = 100 * time.Millisecond // how long clients come after the next daemon has been started
 )
 
@@ -35,7 +36,7 @@ func measureKills(ctx context.Context, b *bench) (err error) {
 		if _, _, err := o.sleep(ctx); err != nil {
 			return fmt.Errorf("sleep %d: %w", i, err)
 		}
-		one, err := b.killOnce(ctx, o)
+		one, err := b.killOnce(ctx, o, i%2 == 1)
 		if err != nil {
 			return fmt.Errorf("kill %d: %w", i, err)
 		}
@@ -55,11 +56,16 @@ type killed struct {
 	clients, drained int
 }
 
-// killOnce has clients come until another daemon has run for a while.
-func (b *bench) killOnce(ctx context.Context, o *ours) (k killed, err error) {
+// killOnce has clients come until another daemon has run for a while. The one before is killed at any moment, or after the wake.
+func (b *bench) killOnce(ctx context.Context, o *ours, woken bool) (k killed, err error) {
 	echo := net.JoinHostPort(o.pod.IP, fmt.Sprint(echoPort))
 	v := visitors.Begin(ctx, func(ctx context.Context) (net.Conn, error) { return o.world.Dial(ctx, "tcp", echo) }, visitEach)
-	err = pause(ctx, time.Duration(rand.Int64N(int64(killWithin))))
+	if woken {
+		_, err = o.world.WaitState(ctx, o.id, "awake")
+	}
+	if err == nil {
+		err = pause(ctx, time.Duration(rand.Int64N(int64(killWithin))))
+	}
 	var owned map[uint16]bool
 	if err == nil {
 		owned, err = b.killDaemon(ctx, o)

@@ -17,7 +17,7 @@ import (
 
 const (
 	visitEach  = 3 * time.Millisecond
-	killWithin = 300 * time.Millisecond
+	killWithin = 800 * time.Millisecond // of the first client: before, during or after the wake
 )
 
 // The daemon is killed at any moment while clients come to a sleeper, and another one is started: nobody is refused, and nobody
@@ -25,12 +25,18 @@ const (
 func TestDaemonKilledWhileClientsCome(t *testing.T) {
 	kills := atSize(10, 100)
 	s := start(t, true, nil)
-	clients, accepted := 0, 0
-	for range kills {
+	clients, accepted, phases := 0, 0, map[string]int{}
+	for i := range kills {
 		before := s.sleep()
 		v := visitors.Begin(context.Background(), s.dialEcho, visitEach)
+		if i%2 == 1 { // after the wake, also where that takes long
+			_, err := s.world.WaitState(s.ctx(), id, "awake")
+			s.must(err)
+		}
 		time.Sleep(time.Duration(rand.Int64N(int64(killWithin))))
-		s.must(syscall.Kill(s.world.Daemon.Pid(), syscall.SIGSTOP))
+		now, err := s.world.Status(s.ctx(), id)
+		s.must(errors.Join(err, syscall.Kill(s.world.Daemon.Pid(), syscall.SIGSTOP)))
+		phases[now.GetState()]++
 		owned, err := visitors.Accepted(int(before.GetHolderPid()), echoPort)
 		s.must(errors.Join(err, s.world.Daemon.Kill(), s.world.Daemon.Start(s.ctx())))
 		for _, g := range v.End() {
@@ -44,7 +50,7 @@ func TestDaemonKilledWhileClientsCome(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d kills, %d clients, of whom %d were lost with the daemon that had accepted them", kills, clients, accepted)
+	t.Logf("%d kills by state %v, %d clients, of whom %d were lost with the daemon that had accepted them", kills, phases, clients, accepted)
 }
 
 func (s *server) dialEcho(ctx context.Context) (net.Conn, error) {
