@@ -30,15 +30,19 @@ func measureAnswers(ctx context.Context, b *bench) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, o.close()) }()
-	var state, stats samples
+	e, err := startEcho(b.world.Dir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, e.close()) }()
+	var busy, idle answers // idle: what this machine's other work costs
 	for range b.plan.answers {
 		for _, transition := range []func(context.Context) error{o.hibernateOnce, o.wakeOnce} {
-			if err := o.askDuring(ctx, transition, &state, &stats); err != nil {
+			if err := o.askDuring(ctx, e, transition, &busy); err != nil {
 				return err
 			}
 		}
 	}
-	var idleState, idleStats samples // what this machine's other work costs
 	pause := func(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
@@ -47,19 +51,25 @@ func measureAnswers(ctx context.Context, b *bench) (err error) {
 			return nil
 		}
 	}
-	if err := o.askDuring(ctx, pause, &idleState, &idleStats); err != nil {
+	if err := o.askDuring(ctx, e, pause, &idle); err != nil {
 		return err
 	}
-	b.add("state_p99_ms", state.quantile(0.99), "ms", "<= 5", len(state))
-	b.add("stats_p99_ms", stats.quantile(0.99), "ms", "<= 5", len(stats))
-	b.addStage("state_p99_ms/idle", idleState.quantile(0.99), len(idleState))
-	b.addStage("stats_p99_ms/idle", idleStats.quantile(0.99), len(idleStats))
-	b.addStage("state_p50_ms", state.median(), len(state))
-	b.addStage("stats_p50_ms", stats.median(), len(stats))
-	b.addStage("state_max_ms", state.quantile(1), len(state))
-	b.addStage("stats_max_ms", stats.quantile(1), len(stats))
+	b.add("state_p99_ms", busy.state.quantile(0.99), "ms", "<= 5", len(busy.state))
+	b.add("stats_p99_ms", busy.stats.quantile(0.99), "ms", "<= 5", len(busy.stats))
+	b.add("echo_p99_ms", busy.echo.quantile(0.99), "ms", "", len(busy.echo))
+	for _, f := range []struct {
+		name       string
+		busy, idle samples
+	}{{"state", busy.state, idle.state}, {"stats", busy.stats, idle.stats}, {"echo", busy.echo, idle.echo}} {
+		b.addStage(f.name+"_p99_ms/idle", f.idle.quantile(0.99), len(f.idle))
+		b.addStage(f.name+"_p50_ms", f.busy.median(), len(f.busy))
+		b.addStage(f.name+"_max_ms", f.busy.quantile(1), len(f.busy))
+	}
 	return nil
 }
+
+// answers are how long it took to be answered: by the shim, and by a process that does nothing else.
+type answers struct{ state, stats, echo samples }
 
 // hibernateOnce is one hibernation. One that last packets undid is asked for again.
 func (o *ours) hibernateOnce(ctx context.Context) error {
@@ -79,31 +89,32 @@ func (o *ours) wakeOnce(ctx context.Context) error {
 	return err
 }
 
-// askDuring asks for both, on connections of their own, until transition ends.
-func (o *ours) askDuring(ctx context.Context, transition func(context.Context) error, state, stats *samples) error {
+// askDuring asks for all, on connections of their own, until transition ends.
+func (o *ours) askDuring(ctx context.Context, e *echo, transition func(context.Context) error, took *answers) error {
 	ctx, stop := context.WithTimeout(ctx, time.Minute)
 	defer stop()
 	asking, enough := context.WithCancel(ctx)
-	ended := make(chan error, 2)
-	go func() {
-		ended <- o.askWhile(asking, state, func(c taskapi.TTRPCTaskService) error {
-			_, err := c.State(ctx, &taskapi.StateRequest{ID: o.id})
-			return err
-		})
-	}()
-	go func() {
-		ended <- o.askWhile(asking, stats, func(c taskapi.TTRPCTaskService) error {
-			_, err := c.Stats(ctx, &taskapi.StatsRequest{ID: o.id})
-			return err
-		})
-	}()
+	state := func(c taskapi.TTRPCTaskService) error {
+		_, err := c.State(ctx, &taskapi.StateRequest{ID: o.id})
+		return err
+	}
+	stats := func(c taskapi.TTRPCTaskService) error {
+		_, err := c.Stats(ctx, &taskapi.StatsRequest{ID: o.id})
+		return err
+	}
+	shim := func() (*ttrpc.Client, error) { return dialShim(ctx, o.world, o.id) }
+	idle := func() (*ttrpc.Client, error) { return e.dial(ctx) }
+	ended := make(chan error, 3)
+	go func() { ended <- askWhile(asking, shim, &took.state, state) }()
+	go func() { ended <- askWhile(asking, shim, &took.stats, stats) }()
+	go func() { ended <- askWhile(asking, idle, &took.echo, state) }()
 	err := transition(ctx)
 	enough()
-	return errors.Join(err, <-ended, <-ended)
+	return errors.Join(err, <-ended, <-ended, <-ended)
 }
 
-func (o *ours) askWhile(ctx context.Context, took *samples, ask func(taskapi.TTRPCTaskService) error) error {
-	conn, err := dialShim(ctx, o.world, o.id)
+func askWhile(ctx context.Context, dial func() (*ttrpc.Client, error), took *samples, ask func(taskapi.TTRPCTaskService) error) error {
+	conn, err := dial()
 	if err != nil {
 		return err
 	}

@@ -34,9 +34,15 @@ func main() {
 	network := flag.Bool("network", false, "measure the network and the wake proxy, and write bench-network.jsonl")
 	flat := flag.Bool("flat", false, "measure wakes whose memory comes later, and write bench-flat.jsonl")
 	rounds := flag.Int("rounds", 0, "other number of rounds with each heap")
+	if filepath.Base(os.Args[0]) == stubName {
+		os.Exit(beStub(os.Args[1:]))
+	}
 	flag.Parse()
 	if target := os.Getenv(crowdEnv); target != "" {
 		os.Exit(beCrowd(target))
+	}
+	if socket := os.Getenv(echoEnv); socket != "" {
+		os.Exit(beEcho(socket))
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

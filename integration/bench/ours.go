@@ -210,12 +210,7 @@ func establish(ctx context.Context, w *harness.World, to netip.AddrPort) (*estab
 		return nil, err
 	}
 	e := &established{conn, bufio.NewReader(conn)}
-	if tcp, ok := conn.(*net.TCPConn); ok {
-		err = tcp.SetKeepAlive(false) // its probes would wake
-	}
-	if err == nil {
-		_, err = e.ask(ctx)
-	}
+	_, err = e.ask(ctx)
 	return e, err
 }
 

@@ -29,7 +29,11 @@ func measureTrue(ctx context.Context, b *bench) (err error) {
 	if err := p.prepare(ctx, b); err != nil {
 		return err
 	}
-	var shim, plain, record, ratios samples
+	stub, err := installStub(b.world.Dir)
+	if err != nil {
+		return err
+	}
+	var shim, plain, floor, record, ratios samples
 	for i := -1; i < b.plan.trues; i++ { // the first warms both up
 		a, err := timed(func() error { return p.throughShim(ctx, i) })
 		if err != nil {
@@ -43,9 +47,14 @@ func measureTrue(ctx context.Context, b *bench) (err error) {
 		if err != nil {
 			return err
 		}
+		e, err := timed(func() error { return p.throughStub(ctx, stub, i) })
+		if err != nil {
+			return err
+		}
 		if i >= 0 {
 			shim.add(a)
 			record.add(d)
+			floor.add(e)
 			plain.add(c)
 			ratios = append(ratios, a.Seconds()/c.Seconds())
 		}
@@ -54,6 +63,7 @@ func measureTrue(ctx context.Context, b *bench) (err error) {
 	b.addStage("run_true_ms/ctr", shim.median(), len(shim))
 	b.addStage("run_true_ms/runsc", plain.median(), len(plain))
 	b.addStage("run_true_ms/record", record.median(), len(record))
+	b.addStage("run_true_ms/stub", floor.median(), len(floor))
 	return nil
 }
 
@@ -136,6 +146,12 @@ func (p *plainRun) writeBundle(ctx context.Context, spec *specs.Spec) error {
 // throughShim is `ctr run --rm`, from its start to its end.
 func (p *plainRun) throughShim(ctx context.Context, i int) error {
 	return p.ctr(ctx, p.world.RunArgs(harness.Container{ID: fmt.Sprint("true-", i+1), Image: image, Args: program, Flags: []string{"--rm"}})...)
+}
+
+// throughStub is the same with a runtime that does nothing: what no shim can go below.
+func (p *plainRun) throughStub(ctx context.Context, stub string, i int) error {
+	c := harness.Container{ID: fmt.Sprint("stub-", i+1), Image: image, Args: program, Flags: []string{"--rm"}, Runtime: stub}
+	return p.ctr(ctx, p.world.RunArgs(c)...)
 }
 
 // record makes a container that is never run, and removes it: what ctr and containerd do of the above without any shim.
