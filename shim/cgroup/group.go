@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/containerd/cgroups/v3"
-	"github.com/containerd/typeurl/v2"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 )
 
@@ -19,6 +18,7 @@ var ErrGone = errors.New("control group does not exist")
 type Group struct {
 	path string // as in the hierarchies, e.g. /default/c1
 	driver
+	recent recent
 }
 
 // driver is what v1 and v2 do differently.
@@ -103,20 +103,11 @@ func (g *Group) Update(res *specs.LinuxResources) error {
 	if res == nil {
 		return nil
 	}
+	defer g.recent.stale()
 	if err := g.update(Asked(res)); err != nil {
 		return fmt.Errorf("update control group %s: %w", g.path, err)
 	}
 	return nil
-}
-
-// Metrics are the counters of the group, of the type that containerd expects on
-// this host: io.containerd.cgroups.v1.Metrics or v2.
-func (g *Group) Metrics() (typeurl.Any, error) {
-	m, err := g.metrics()
-	if err != nil {
-		return nil, fmt.Errorf("metrics of control group %s: %w", g.path, err)
-	}
-	return typeurl.MarshalAny(m)
 }
 
 // CPU is the time used by all processes that were ever in the group. It does

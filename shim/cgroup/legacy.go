@@ -7,11 +7,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/containerd/cgroups/v3/cgroup1"
+	"github.com/containerd/cgroups/v3/cgroup1/stats"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 )
 
@@ -19,6 +21,7 @@ import (
 type legacy struct {
 	path  string
 	roots map[cgroup1.Name]string // the group's directory in each hierarchy
+	all   []cgroup1.Subsystem
 }
 
 func newLegacy(path string) (*legacy, error) {
@@ -26,7 +29,7 @@ func newLegacy(path string) (*legacy, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &legacy{path: path, roots: make(map[cgroup1.Name]string)}
+	l := &legacy{path: path, roots: make(map[cgroup1.Name]string), all: subsystems}
 	for _, s := range subsystems {
 		if p, ok := s.(interface{ Path(string) string }); ok {
 			l.roots[s.Name()] = p.Path(path)
@@ -101,12 +104,25 @@ func (l *legacy) add(pid int) error {
 	return g.AddProc(uint64(pid))
 }
 
+// metrics reads the hierarchies one after the other. The library would look for
+// all of them again, and read each in a goroutine of its own.
 func (l *legacy) metrics() (any, error) {
-	g, err := l.load()
-	if err != nil {
-		return nil, err
+	if !slices.ContainsFunc(l.dirs(), exists) {
+		return nil, ErrGone
 	}
-	return g.Stat(cgroup1.IgnoreNotExist)
+	m := &stats.Metrics{CPU: &stats.CPUStat{Throttling: &stats.Throttle{}, Usage: &stats.CPUUsage{}}}
+	for _, s := range l.all {
+		counted, ok := s.(interface {
+			Stat(path string, into *stats.Metrics) error
+		})
+		if !ok {
+			continue
+		}
+		if err := counted.Stat(l.path, m); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, err
+		}
+	}
+	return m, nil
 }
 
 func (l *legacy) cpu() (time.Duration, error) {
@@ -195,6 +211,11 @@ func threadGroups() (map[string]string, error) {
 		}
 	}
 	return groups, nil
+}
+
+func exists(dir string) bool {
+	_, err := os.Lstat(dir)
+	return err == nil
 }
 
 func readUint(file string) (uint64, error) {

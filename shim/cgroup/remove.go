@@ -75,6 +75,7 @@ const removeTimeout = 5 * time.Second
 // are empty. Processes that end just now are waited for, for some seconds. It
 // is idempotent.
 func (g *Group) Delete() error {
+	g.recent.end()
 	var errs []error
 	deadline := time.Now().Add(removeTimeout)
 	for _, dir := range g.dirs() {

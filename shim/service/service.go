@@ -35,6 +35,7 @@ type Options struct {
 // New builds the services. They run until ctx ends.
 func New(ctx context.Context, o Options, down shutdown.Service) (
 	taskapi.TTRPCTaskService, shimv1.TTRPCShimService, error) {
+	tune()
 	log := slog.New(slog.NewTextHandler(o.Log, &slog.HandlerOptions{Level: o.Level}))
 	children := reap.New(reaper.Default)
 	go children.Run(ctx)
