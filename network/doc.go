@@ -49,7 +49,7 @@
 // that time would wait for an answer that sleeps, and so would the peer of a
 // sandbox whose own data was cut off: its retransmission sleeps, too
 // ([Link.Unsaid]). To stay awake after all: SetGate(GateOpen), then Connect
-// and ReleaseKeepAlives.
+// and ReleaseKeepAlives, and a moment later Quicken.
 //
 // To wake:
 //
@@ -58,7 +58,7 @@
 //	l.SetGate(ctx, Gate{Position: GateOpen})    // first: answers must get out
 //	l.Connect(ctx)                          // the kernel delivers what it kept
 //	l.ReleaseKeepAlives(ctx)                // the sandbox answers for itself
-//	l.Check(ctx, ports)                     // the ladder, beside the traffic
+//	l.Check(ctx, ports)                     // the ladder, and the fast path, beside the traffic
 //
 // [Dial] reaches the sandbox while the gate is open only, since its answers come
 // from hib0.

@@ -15,13 +15,14 @@ import (
 )
 
 // What others put into P to see or to filter its traffic must go on seeing it, so the fast path stays off while there is
-// any of it. It may come at any time: it is looked for when the gate opens, and whenever the counters are read.
+// any of it. It may come at any time: it is looked for a moment after the gate has opened, before the fast path goes on, and
+// whenever the counters are read.
 
 // heedObstacles looks for what forbids the fast path, and follows it.
 func (l *Link) heedObstacles(ctx context.Context) error {
 	f := &l.fast
 	f.mu.Lock()
-	before, looked, off := f.obstacle, f.generation, f.refused != ""
+	before, looked, off, open := f.obstacle, f.generation, f.refused != "", f.open
 	f.mu.Unlock()
 	if off {
 		return nil
@@ -33,7 +34,10 @@ func (l *Link) heedObstacles(ctx context.Context) error {
 	if err != nil { // no reason to leave a gate closed: P's way is always right
 		what = fmt.Sprintf("what others have in the pod can't be told: %v", err)
 	}
-	return f.set(func() { f.obstacle, f.generation = what, generation })
+	return f.set(func() {
+		f.obstacle, f.generation = what, generation
+		f.heeded = f.heeded || open && f.open
+	})
 }
 
 // findObstacle looks through the nft rules only if they were changed since the generation looked.

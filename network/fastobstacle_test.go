@@ -1,6 +1,7 @@
 package network_test
 
 import (
+	"errors"
 	"net"
 	"strings"
 	"testing"
@@ -73,6 +74,7 @@ func TestFastPathGivesWayToOthers(t *testing.T) {
 			must(t, l.SetGate(t.Context(), parked))
 			undo := o.put(t, w)
 			must(t, l.SetGate(t.Context(), opened))
+			must(t, l.Quicken(t.Context()))
 			givesWay(t, w, l, undo)
 		})
 	}
@@ -170,6 +172,26 @@ func TestFastPathRefused(t *testing.T) {
 	}
 }
 
+// A gate that opens waits for nobody to be looked for: until that is done, packets take P's way.
+func TestAGateOpensBeforeObstaclesAreLookedFor(t *testing.T) {
+	w, l, _ := awake(t)
+	must(t, l.SetGate(t.Context(), parked))
+	must(t, l.SetGate(t.Context(), opened))
+	if why := l.FastPath(); !strings.Contains(why, "just opened") {
+		t.Fatalf("the fast path's reason is %q", why)
+	}
+	c, err := w.dial(echoPort, time.Second)
+	must(t, err)
+	defer c.Close()
+	if n := spoken(t, w, c); n < 20 {
+		t.Fatalf("P forwarded %d packets only", n)
+	}
+	must(t, l.Quicken(t.Context()))
+	if n := spoken(t, w, c); n > 5 || l.FastPath() != "" {
+		t.Fatalf("P forwarded %d packets: %q", n, l.FastPath())
+	}
+}
+
 // What can't be looked at is no reason to keep a gate closed, but one to take P's way.
 func TestUnseenObstaclesKeepNoGateClosed(t *testing.T) {
 	w, l, _ := awake(t)
@@ -177,7 +199,7 @@ func TestUnseenObstaclesKeepNoGateClosed(t *testing.T) {
 	var limit unix.Rlimit
 	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
 	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Max: limit.Max})) // nothing can be opened
-	err := l.SetGate(t.Context(), opened)
+	err := errors.Join(l.SetGate(t.Context(), opened), l.Quicken(t.Context()))
 	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
 	must(t, err)
 	if why := l.FastPath(); !strings.Contains(why, "can't be told") {

@@ -29,6 +29,7 @@ type fastPath struct {
 
 	generation uint32 // of P's nft rules, when they were last looked through
 	open       bool   // the gate
+	heeded     bool   // obstacles were looked for since it opened
 	connected  bool   // the neighbour
 	written    uint32 // to the switch
 
@@ -84,7 +85,7 @@ func (p *fastPrograms) close() error {
 
 // wanted is what the switch is to be.
 func (f *fastPath) wanted() (bits uint32) {
-	if !f.open || f.programs == nil || f.obstacle != "" {
+	if !f.open || !f.heeded || f.programs == nil || f.obstacle != "" {
 		return 0
 	}
 	bits = switchOutward
@@ -116,7 +117,7 @@ func (f *fastPath) write(bits uint32) error {
 }
 
 // closing is to come before the gate closes, opened after it is open; so for the neighbour.
-func (f *fastPath) closing() error      { return f.set(func() { f.open = false }) }
+func (f *fastPath) closing() error      { return f.set(func() { f.open, f.heeded = false, false }) }
 func (f *fastPath) opened() error       { return f.set(func() { f.open = true }) }
 func (f *fastPath) disconnected() error { return f.set(func() { f.connected = false }) }
 func (f *fastPath) nowConnected() error { return f.set(func() { f.connected = true }) }
@@ -164,11 +165,16 @@ func (f *fastPath) tell() {
 		why = f.obstacle
 	case f.programs == nil:
 		why = notInPlace
+	case f.open && !f.heeded:
+		why = notYet
 	}
 	f.told.Store(&why)
 }
 
-const notInPlace = "not in place"
+const (
+	notInPlace = "not in place"
+	notYet     = "the gate has only just opened: it is looked for what forbids it"
+)
 
 // FastPath is "" while packets of an open gate pass P's stack by, and else the reason why they go through it. It waits for
 // nothing.

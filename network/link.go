@@ -109,7 +109,10 @@ func (l *Link) build(ctx context.Context) error {
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
 	}
-	return l.adoptGate(ctx)
+	if err := l.adoptGate(ctx); err != nil {
+		return err
+	}
+	return l.Quicken(ctx)
 }
 
 func (l *Link) adoptGate(ctx context.Context) error {
@@ -134,7 +137,7 @@ func (l *Link) adoptGate(ctx context.Context) error {
 		}
 	}
 	if l.checkGate(ctx) == nil {
-		return l.followGate(ctx, g)
+		return l.followGate(g)
 	}
 	return l.SetGate(ctx, g)
 }

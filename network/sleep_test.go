@@ -27,6 +27,7 @@ func woken(t *testing.T, l *network.Link, s *standIn) {
 	s.thaw()
 	must(t, l.SetGate(t.Context(), opened))
 	must(t, l.Connect(t.Context()))
+	must(t, l.Quicken(t.Context()))
 }
 
 // watch collects misses until the test ends.

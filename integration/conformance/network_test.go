@@ -6,6 +6,9 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
+
+	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
 )
 
 // TestNetwork has the container behind its inner link: packets wake it, with no daemon on the node.
@@ -42,6 +45,75 @@ func TestNetwork(t *testing.T) {
 			}
 		})
 	})
+}
+
+// TestFastPath: a gate that has opened doesn't wait for the fast path, and then nobody else need come for it to go on: after
+// a start, a hibernation that was undone, and a wake.
+func TestFastPath(t *testing.T) {
+	n := newNode(t, nil)
+	moods(t, func(t *testing.T, m mood) {
+		check(t, "goes on by itself", func(t *testing.T) {
+			pod, err := n.NewPod(n.context(t), "fast-"+m.name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := n.run(t, m, options{args: []string{"testserver"}, network: pod.Path})
+			c.hear("ready\n")
+			c.awaitFastPath("a start")
+			c.nap()
+			post(t, n, "http://"+pod.IP+":8080/counter")
+			c.awaitFastPath("a request")
+			c.undoneSleep()
+			c.awaitFastPath("a hibernation that was undone")
+			c.end()
+			if err := n.RemovePod(n.context(t), pod); err != nil {
+				t.Fatal(err)
+			}
+		})
+	})
+}
+
+// undoneSleep has a hibernation undone, if it isn't over already.
+func (c *container) undoneSleep() {
+	c.t.Helper()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := c.shim.Hibernate(c.ctx(), &shimv1.HibernateRequest{Reason: "test", Manual: true})
+		ended <- err
+	}()
+	for c.workload() == "awake" {
+		select {
+		case err := <-ended:
+			ended <- err
+		case <-time.After(time.Millisecond):
+			continue
+		}
+		break
+	}
+	if r, err := c.shim.Wake(c.ctx(), &shimv1.WakeRequest{Reason: "test"}); err != nil {
+		c.t.Fatalf("wake: %v, %v", r, err)
+	}
+	c.t.Logf("the hibernation: %v", <-ended)
+}
+
+// awaitFastPath waits until the open gate's packets take it, where this kernel can have it at all.
+func (c *container) awaitFastPath(after string) {
+	c.t.Helper()
+	for limit := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		s, err := c.shim.Status(c.ctx(), &shimv1.StatusRequest{})
+		if err != nil {
+			c.t.Fatalf("Status: %v", err)
+		}
+		switch why := s.GetSlowPath(); {
+		case s.GetState() == "awake" && s.GetGate() == "open" && why == "":
+			return
+		case strings.Contains(why, "the kernel refused it"):
+			c.t.Logf("no fast path here: %s", why)
+			return
+		case time.Now().After(limit):
+			c.t.Fatalf("after %s: %s, gate %s, %q", after, s.GetState(), s.GetGate(), why)
+		}
+	}
 }
 
 func post(t *testing.T, n *node, url string) string {

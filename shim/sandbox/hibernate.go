@@ -331,6 +331,7 @@ func (w *Workload) stayAwake(t *transition, cause error) {
 		outcome, err = "aborted", &AbortedError{Cause: cause}
 	}
 	w.endTransition(t, lifecycle.Abort, outcome, cause.Error(), err)
+	w.background.Go(w.quicken)
 }
 
 // endTransition moves the workload and lets go whoever waits.

@@ -10,6 +10,7 @@ import (
 	"github.com/containerd/containerd/api/events"
 	"github.com/containerd/containerd/v2/core/runtime"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sync/errgroup"
 
 	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
 	"github.com/hibernate-runtime/hibernate/internal/config"
@@ -79,20 +80,23 @@ func (w *Workload) startFresh(ctx context.Context) error {
 	if err := w.prepareInner(ctx); err != nil {
 		return err
 	}
-	if err := w.local.SetState(ctx, snapshot.Awake); err != nil {
-		return fmt.Errorf("snapshots: %w", err)
-	}
-	forgotten := make(chan struct{}) // on a node with many connections it takes a while, as runsc does
-	go func() {
-		defer close(forgotten)
-		w.forget(ctx)
-	}()
+	var g errgroup.Group                             // what takes a while beside runsc
+	g.Go(func() error { w.forget(ctx); return nil }) // on a node with many connections
+	g.Go(func() error {
+		if err := w.local.SetState(ctx, snapshot.Awake); err != nil { // the disk has to write it
+			return fmt.Errorf("snapshots: %w", err)
+		}
+		return nil
+	})
 	err := w.runsc.Start(ctx, w.opts.ID)
-	<-forgotten
-	if err != nil {
+	if err = errors.Join(err, g.Wait()); err != nil {
 		return err
 	}
-	return w.openGate(ctx)
+	if err := w.openGate(ctx); err != nil {
+		return err
+	}
+	w.background.Go(w.quicken)
+	return nil
 }
 
 // joinNetwork puts the sandbox behind its inner link. Engines set up the pod's network between Create and Start, so

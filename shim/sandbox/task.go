@@ -173,12 +173,15 @@ func (w *Workload) dismantle(ctx context.Context) error {
 	if w.link != nil {
 		errs = append(errs, w.link.Close())
 	}
-	errs = append(errs, w.runStopHooks(ctx),
+	errs = append(errs, w.runStopHooks(ctx))
+	grouped := make(chan error, 1)
+	go func() { grouped <- w.group.Delete() }() // it waits for the holder's end
+	errs = append(errs,
 		network.RemoveNamespace(w.innerPath()),
-		w.group.Delete(),
 		mount.UnmountRecursive(w.places.rootfs(), unix.MNT_DETACH),
 		handover.RemoveRecord(w.config.RunDir, w.opts.Namespace, w.opts.ID),
 		w.local.Close(),
+		<-grouped,
 	)
 	if err := errors.Join(errs...); err != nil {
 		return err
