@@ -40,6 +40,7 @@ type cell struct {
 
 	outcome string // of the transition
 	told    string // in its detail
+	remedy  string // in its detail, too
 	state   string // of the workload afterwards; "ended" is the end of the task, with the status in told
 	lost    string // why the data can't be kept; empty: it is kept
 }
@@ -195,6 +196,9 @@ func (a *app) judge(kind string, c cell, record *shimv1.Transition) {
 	a.must(err)
 	if !strings.Contains(c.outcome, record.GetOutcome()) || c.state != "ended" && !strings.Contains(record.GetDetail(), c.told) {
 		a.Errorf("told as %s: %q; want %s: %q", record.GetOutcome(), record.GetDetail(), c.outcome, c.told)
+	}
+	if !strings.Contains(record.GetDetail(), c.remedy) {
+		a.Errorf("told as %q, which doesn't say: %s", record.GetDetail(), c.remedy)
 	}
 	if s.GetState() != c.state {
 		a.Errorf("it is %s, want %s", s.GetState(), c.state)

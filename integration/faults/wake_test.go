@@ -78,10 +78,10 @@ func endings(block bool) []cell {
 	if block {
 		return []cell{{
 			step: "choose", fault: "runsc is gone", outcome: "blocked", told: "cannot be executed", state: "blocked",
-			at: takeRunsc, mend: putRunsc,
+			remedy: "the snapshot is kept as it was: when this is mended, hibernatectl wake restores it", at: takeRunsc, mend: putRunsc,
 		}}
 	}
-	// The snapshot waits for the container to be started again.
+	const remedy = "the snapshot is kept as it was: when this is mended, start the container again, and it is restored"
 	all := []cell{{
 		step: "choose", fault: "runsc is gone", outcome: "failed", told: "255", state: "ended", at: takeRunsc, mend: putRunsc,
 	}}
@@ -93,6 +93,9 @@ func endings(block bool) []cell {
 			step: "cold-start", fault: fmt.Sprintf("start: %s", f), outcome: "failed", told: "255", state: "ended",
 			rules: []failpoint.Rule{{Command: "restore", Fault: failpoint.Fail, Times: 2}, {Command: "start", Fault: f}},
 		})
+	}
+	for i := range all {
+		all[i].remedy = remedy
 	}
 	return all
 }

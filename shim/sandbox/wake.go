@@ -380,18 +380,27 @@ func (w *Workload) coldStart(t *transition, why error) {
 	w.opts.Log.Error("cold start", "id", t.record.GetId(), "error", err)
 	err = errors.Join(why, err)
 	_ = w.discard(t)
-	w.giveBack(t)
+	if w.giveBack(t) {
+		err = fmt.Errorf("%w; %s", err, keptUntilStart)
+	}
 	w.endTransition(t, lifecycle.Block, "failed", err.Error(), err)
 	w.end(failedStatus, w.opts.Now(), true)
 }
 
-// giveBack makes an intact snapshot be all of the workload again, after a wake that has come to nothing.
-func (w *Workload) giveBack(t *transition) {
+// What a person is told whose workload doesn't wake, while its snapshot is as it was.
+const (
+	keptUntilStart = "the snapshot is kept as it was: when this is mended, start the container again, and it is restored"
+	keptUntilWake  = "the snapshot is kept as it was: when this is mended, hibernatectl wake restores it"
+)
+
+// giveBack makes an intact snapshot be all of the workload again, after a wake that has come to nothing, and says whether
+// it is.
+func (w *Workload) giveBack(t *transition) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), undoTimeout)
 	defer cancel()
 	_, err := w.local.Current()
 	if errors.Is(err, snapshot.ErrNone) || errors.Is(err, snapshot.ErrCorrupt) { // it is set aside
-		return
+		return false
 	}
 	if err == nil {
 		err = w.local.SetState(ctx, snapshot.Asleep)
@@ -399,6 +408,7 @@ func (w *Workload) giveBack(t *transition) {
 	if err != nil {
 		w.opts.Log.Error("snapshot's head", "id", t.record.GetId(), "error", err)
 	}
+	return err == nil
 }
 
 func (w *Workload) startCold(ctx context.Context, why error) error {
@@ -451,6 +461,9 @@ func (w *Workload) block(t *transition, why error) {
 	defer cancel()
 	if err := w.local.SetState(ctx, snapshot.Asleep); err != nil {
 		w.opts.Log.Error("snapshot's head", "id", t.record.GetId(), "error", err)
+	}
+	if _, err := w.local.Current(); err == nil && !errors.Is(why, snapshot.ErrCorrupt) {
+		why = fmt.Errorf("%w; %s", why, keptUntilWake)
 	}
 	w.endTransition(t, lifecycle.Block, "blocked", why.Error(), fmt.Errorf("%w: %w", ErrBlocked, why))
 }
