@@ -81,5 +81,13 @@
 // tables are 4242001 (to the sandbox) and 4242002 (to P's own sockets), the nft
 // tables are called "hibernate". No verdict depends on conntrack.
 //
-// IPv4 is carried so far; attachments hold addresses of both families.
+// # Families
+//
+// The link carries IPv4 and IPv6, each where the pod has an address of it. Linux
+// forwards IPv6 by all interfaces or none: while the link lives, P's sysctl
+// all/forwarding is on, no interface of P becomes a router for it (it goes on to
+// hear router advertisements, and keeps their routes), and the gate forwards for
+// the sandbox only. P's neighbour discovery, of addresses that it shares with the
+// sandbox, stays P's. A client with an address of its link alone (fe80::) can't
+// reach the sandbox: no router passes that on.
 package network

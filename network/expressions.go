@@ -223,6 +223,9 @@ func count(name string) []expr.Any {
 
 func verdict(kind expr.VerdictKind) []expr.Any { return []expr.Any{&expr.Verdict{Kind: kind}} }
 
+// reset refuses a connection.
+func reset() []expr.Any { return []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}} }
+
 func drop() []expr.Any         { return verdict(expr.VerdictDrop) }
 func accept() []expr.Any       { return verdict(expr.VerdictAccept) }
 func leave() []expr.Any        { return verdict(expr.VerdictReturn) }

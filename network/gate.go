@@ -186,6 +186,13 @@ func (r *ruleset) readOnly4(c *nftables.Conn, ports []uint16) (only []uint16, er
 	if len(r.families) < len(families) {
 		return nil, nil
 	}
+	sets, err := c.GetSets(r.table)
+	if err != nil {
+		return nil, fmt.Errorf("read the gate's ports: %w", err)
+	}
+	if !slices.ContainsFunc(sets, func(s *nftables.Set) bool { return s.Name == r.families[1].ports.Name }) {
+		return nil, nil // a table of before it had IPv6; it will be written anew
+	}
 	six, err := readPorts(c, r.families[1].ports, false)
 	for _, p := range ports {
 		if !slices.Contains(six, p) {

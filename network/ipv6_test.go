@@ -128,6 +128,26 @@ func TestRemoveLeavesThePodAsFoundWithIPv6(t *testing.T) {
 	}
 }
 
+// A link that a shim made which carried only IPv4 carries both when one that knows of IPv6 opens it.
+func TestLinkOfIPv4IsExtended(t *testing.T) {
+	w := newWorldOf(t, four, six)
+	before := dump(t, w.pod)
+	a, err := network.Capture(t.Context(), w.pod, network.WithCNICache(t.TempDir()), network.WithoutIPv6())
+	must(t, err)
+	w.att = a
+	if l := w.open(t); l.Address() != four.pod || len(a.Addresses) != 1 {
+		t.Fatalf("without IPv6 the link carries %v", a.Addresses)
+	}
+	w.att = nil
+	w, l, _ := awakeIn(t, w)
+	c, err := w.dialBy(six, echoPort, answerTime)
+	must(t, err)
+	defer c.Close()
+	must(t, say(c, "hello", answerTime))
+	must(t, l.Remove(t.Context()))
+	same(t, before, dump(t, w.pod))
+}
+
 // What routers advertise stays P's: it hears them, and no route of theirs is lost when it begins to forward.
 func TestRouterAdvertisementsAreKept(t *testing.T) {
 	w := newWorldOf(t, four, six)

@@ -20,8 +20,13 @@ import (
 // without an answer.
 func dialMany(t *testing.T, w *world, n int) (conns []net.Conn, flows []network.Flow) {
 	t.Helper()
+	return dialManyBy(t, w, four, n)
+}
+
+func dialManyBy(t *testing.T, w *world, f plan, n int) (conns []net.Conn, flows []network.Flow) {
+	t.Helper()
 	for range n {
-		c, err := w.dial(echoPort, time.Second)
+		c, err := w.dialBy(f, echoPort, answerTime)
 		must(t, err)
 		t.Cleanup(func() { c.Close() })
 		must(t, say(c, "hello", time.Second))
@@ -63,7 +68,12 @@ func wokenKnowing(t *testing.T, l *network.Link, s *standIn) {
 // awakeAnswering is awake with a stand-in that acknowledges as often as it is asked to, as the sandbox does.
 func awakeAnswering(t *testing.T) (*world, *network.Link, *standIn) {
 	t.Helper()
-	w, l, s := awake(t)
+	return answering(t, newWorld(t))
+}
+
+func answering(t *testing.T, w *world) (*world, *network.Link, *standIn) {
+	t.Helper()
+	w, l, s := awakeIn(t, w)
 	inside(t, s.ns, func() (any, error) {
 		return nil, os.WriteFile("/proc/sys/net/ipv4/tcp_invalid_ratelimit", []byte("0"), 0)
 	})
@@ -147,7 +157,7 @@ func listen(t *testing.T, w *world) *ear {
 func (e *ear) hear(s keepalive.Segment) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if a := s.From.Addr(); a == podAddr || a == movedAddr {
+	if a := s.From.Addr(); a == podAddr || a == movedAddr || a == six.pod {
 		e.in[s.To] = append(e.in[s.To], s)
 	} else {
 		e.out[s.From] = append(e.out[s.From], s)

@@ -21,26 +21,17 @@ type Backlog struct {
 	Buffer int
 }
 
-// Listen makes a listener in P that gets connections to the pod's addresses while
-// the gate is held. It is bound to the wildcard: the gate tells its packets from
+// Listen makes a listener in P that gets connections to the pod's addresses, of both
+// families where it has both, while the gate is held. It is bound to the wildcard: the gate tells its packets from
 // the sandbox's own by that. The descriptor is in non-blocking mode, and the
 // caller's.
 func (l *Link) Listen(ctx context.Context, port uint16, b Backlog) (*os.File, error) {
-	wildcard := netip.IPv4Unspecified()
-	if l.attachment.carries(ip6) {
-		wildcard = netip.IPv6Unspecified() // for both families
-	}
-	return l.listen(ctx, netip.AddrPortFrom(wildcard, port), b)
-}
-
-// Listen4 is Listen for a port that takes no IPv6 ([Gate.Only4]).
-func (l *Link) Listen4(ctx context.Context, port uint16, b Backlog) (*os.File, error) {
-	return l.listen(ctx, netip.AddrPortFrom(netip.IPv4Unspecified(), port), b)
-}
-
-func (l *Link) listen(ctx context.Context, at netip.AddrPort, b Backlog) (*os.File, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
+	}
+	at := netip.AddrPortFrom(netip.IPv4Unspecified(), port)
+	if l.attachment.carries(ip6) {
+		at = netip.AddrPortFrom(netip.IPv6Unspecified(), port) // for both families
 	}
 	var f *os.File
 	err := enter(l.pod.ns, func() (err error) {

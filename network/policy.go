@@ -57,6 +57,9 @@ func sameRule(a netlink.Rule, b *netlink.Rule) bool {
 
 func (s *side) hasRule(want *netlink.Rule) (bool, error) {
 	list, err := s.route.RuleList(want.Family)
+	if errors.Is(err, unix.EAFNOSUPPORT) { // a kernel without IPv6
+		return false, nil
+	}
 	if err != nil {
 		return false, fmt.Errorf("list routing rules: %w", err)
 	}

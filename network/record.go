@@ -93,6 +93,10 @@ func (r record) forwarded(f *family) bool {
 	})
 }
 
+func (r record) has(name string) bool {
+	return slices.ContainsFunc(r, func(s setting) bool { return s.name == name })
+}
+
 // wanted is what these sysctls are to be while the link lives.
 func (r record) wanted(primary string) []setting {
 	backlog := wantBacklog
@@ -109,7 +113,7 @@ func (r record) wanted(primary string) []setting {
 		// completed handshake.
 		{name: names[2], value: "1"},
 	}
-	if slices.ContainsFunc(r, func(s setting) bool { return s.name == forwarding6 }) {
+	if r.has(forwarding6) {
 		want = append(want, setting{name: forwarding6, value: "1"})
 	}
 	return want

@@ -96,8 +96,12 @@ func restoreSettings(pod *side) error {
 	if err != nil {
 		return fmt.Errorf("restore sysctls: %w", err)
 	}
+	six, err := pod.hasRule(sandboxRule(ip6))
+	if err != nil {
+		return err
+	}
 	return enter(pod.ns, func() error {
-		r, err := defaultRecord(link.Attrs().Name, true)
+		r, err := defaultRecord(link.Attrs().Name, six)
 		if err != nil {
 			return err
 		}

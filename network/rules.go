@@ -61,7 +61,7 @@ func newRuleset(l *Link, g Gate) *ruleset {
 			f.activity(l.ignore, chainActivity, counterActivity), f.activity(l.ignore, chainUnsaid, counterActivity, counterUnsaid), f.proxied(), f.ladder(),
 			f.fromSandbox(g), f.toSandbox(g))
 	}
-	r.chains = append(r.chains, r.prerouting(l.attachment.Interface), r.forward(l.attachment.Interface, l.found), r.output(g), r.errors(g))
+	r.chains = append(r.chains, r.prerouting(l.attachment.Interface), r.input(l.attachment.Interface, g), r.forward(l.attachment.Interface, l.found), r.output(g), r.errors(g))
 	return r
 }
 
@@ -230,6 +230,18 @@ func (r *ruleset) forward(primary string, found record) chain {
 			c.rules = append(c.rules, when("no router of "+f.name, f.is(), notFrom(outerName), notTo(outerName), drop()))
 		default:
 			c.rules = append(c.rules, when("no router", f.is(), from(primary), notTo(outerName), drop()))
+		}
+	}
+	return c
+}
+
+// input refuses what P would hold for a port that takes no IPv6: the listener has both families.
+func (r *ruleset) input(primary string, g Gate) chain {
+	c := chain{name: "input", hook: nftables.ChainHookInput, priority: nftables.ChainPriorityFilter, policy: nftables.ChainPolicyAccept}
+	for _, f := range r.families {
+		if f.family == ip6 && g.Position != GateOpen && g.Ports != nil {
+			c.rules = append(c.rules, when("no port of IPv6's",
+				from(primary), f.is(), f.inSet(f.destination, f.addresses), opening(), notToPort(f.ports), reset()))
 		}
 	}
 	return c

@@ -128,10 +128,10 @@ func rewrite(destination bool, have, want netip.Addr) rule {
 	}
 	write := &expr.Payload{
 		OperationType: expr.PayloadWrite, SourceRegister: reg, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: at.length,
-		CsumFlags: unix.NFT_PAYLOAD_L4CSUM_PSEUDOHDR,
+		CsumType: expr.CsumTypeInet, CsumOffset: at.checksum, CsumFlags: unix.NFT_PAYLOAD_L4CSUM_PSEUDOHDR,
 	}
-	if have.Is4() {
-		write.CsumType, write.CsumOffset = expr.CsumTypeInet, at.checksum
+	if !have.Is4() { // package nftables sends the flags only with a checksum of the header: one that is written over right after
+		write.CsumOffset = offset
 	}
 	return when(fmt.Sprintf("%s is %s", have, want),
 		etherType(have), []expr.Any{header(expr.PayloadBaseNetworkHeader, offset, at.length), compare(expr.CmpOpEq, have.AsSlice()...)},

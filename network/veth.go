@@ -134,14 +134,32 @@ func (l *Link) adoptRecord(outer netlink.Link) error {
 		return nil
 	}
 	if alias != "" {
-		r, err := parseRecord(alias)
-		l.found = r
-		return err
+		var err error
+		if l.found, err = parseRecord(alias); err != nil || !l.attachment.carries(ip6) || l.found.has(forwarding6) {
+			return err
+		}
+		return l.noteIPv6(outer)
 	}
 	if l.found == nil {
 		if err := l.readFound(); err != nil {
 			return err
 		}
+	}
+	if err := l.pod.route.LinkSetAlias(outer, l.found.String()); err != nil {
+		return fmt.Errorf("note sysctls in the alias of %s: %w", outerName, err)
+	}
+	return nil
+}
+
+// noteIPv6 is for a link that was made before it carried IPv6.
+func (l *Link) noteIPv6(outer netlink.Link) error {
+	err := enter(l.pod.ns, func() error {
+		value, err := readSysctl(forwarding6)
+		l.found = append(l.found, setting{name: forwarding6, value: value})
+		return err
+	})
+	if err != nil {
+		return err
 	}
 	if err := l.pod.route.LinkSetAlias(outer, l.found.String()); err != nil {
 		return fmt.Errorf("note sysctls in the alias of %s: %w", outerName, err)

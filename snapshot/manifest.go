@@ -50,7 +50,8 @@ type Manifest struct {
 
 	// How it is reached. Attachment is package network's.
 	Attachment json.RawMessage `json:"attachment,omitempty"`
-	Ports      []uint16        `json:"ports,omitempty"` // listening when it was put to sleep
+	Ports      []uint16        `json:"ports,omitempty"`      // listening when it was put to sleep
+	Only4      []uint16        `json:"ports_ipv4,omitempty"` // those of Ports that took no IPv6
 
 	// What was remembered beside the checkpoint, for whoever wrote it.
 	Notes map[string]json.RawMessage `json:"notes,omitempty"`

@@ -28,7 +28,7 @@ func fullManifest() Manifest {
 			ID: "c1", Name: "main", Spec: json.RawMessage(`{"ociVersion":"1.1.0 <&>"}`), SpecDigest: "sha256:2",
 			Image: "i", ImageDigest: "sha256:3", RootfsKey: "k", Binds: map[string]string{"/data": "x"},
 		}},
-		Attachment: json.RawMessage(`{"mac":"02:00"}`), Ports: []uint16{80, 65535},
+		Attachment: json.RawMessage(`{"mac":"02:00"}`), Ports: []uint16{80, 65535}, Only4: []uint16{80},
 		Notes: map[string]json.RawMessage{"signals": json.RawMessage(`[15]`)},
 		Durable: &Durable{
 			Packs:   []Pack{{Name: "p", Size: 1, SHA256: "x", Frames: []int{1}}},

@@ -78,6 +78,9 @@ func (w *Workload) closeGate(ctx context.Context, ports []uint16) error {
 }
 
 func (w *Workload) setGate(ctx context.Context, g network.Gate) error {
+	w.mu.Lock()
+	g.Only4 = w.only4
+	w.mu.Unlock()
 	if err := w.link.SetGate(ctx, g); err != nil {
 		return fmt.Errorf("gate %v: %w", g.Position, err)
 	}

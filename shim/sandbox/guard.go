@@ -85,6 +85,7 @@ func (w *Workload) checkSpace() error {
 // IPv6's, which serve IPv4, too, it has an empty file. So no datagram is refused for a sleeper, and each wakes.
 type learnt struct {
 	ports []uint16 // of TCP; nil while they are not known
+	only4 []uint16 // those of them that take no IPv6
 	flows []network.Flow
 }
 
@@ -104,12 +105,19 @@ func (w *Workload) learnSockets(ctx context.Context) (learnt, error) {
 		return learnt{}, err
 	}
 	found := learnt{ports: []uint16{}}
+	six := map[uint16]bool{}
 	for _, s := range sockets {
 		switch {
 		case s.Peer.IsValid():
 			found.flows = append(found.flows, network.Flow{Own: netip.AddrPortFrom(s.Addr, s.Port), Peer: netip.AddrPortFrom(s.Peer, s.PeerPort)})
 		case s.Proto == "tcp":
 			found.ports = append(found.ports, s.Port)
+			six[s.Port] = six[s.Port] || s.Addr.Is6() && !s.Addr.Is4In6()
+		}
+	}
+	for port, takes := range six {
+		if !takes {
+			found.only4 = append(found.only4, port)
 		}
 	}
 	if given != nil {

@@ -253,7 +253,7 @@ func (w *Workload) findSockets(ctx context.Context) ([]network.Flow, error) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.ports = found.ports
+	w.ports, w.only4 = found.ports, found.only4
 	return found.flows, nil
 }
 

@@ -88,7 +88,7 @@ func (w *Workload) importCheckpoint(ctx context.Context) error {
 	}
 	if m, ok := w.export.Manifest(); ok {
 		w.mu.Lock()
-		w.ports = slices.Clone(m.Ports)
+		w.ports, w.only4 = slices.Clone(m.Ports), slices.Clone(m.Only4)
 		w.mu.Unlock()
 	}
 	if err := w.commit(ctx, incoming, sealed); err != nil {

@@ -109,10 +109,10 @@ func (w *Workload) manifest(ctx context.Context, sealed snapshot.Sealed) (snapsh
 		return snapshot.Manifest{}, fmt.Errorf("manifest: %w", err)
 	}
 	w.mu.Lock()
-	ports := w.ports
+	ports, only4 := w.ports, w.only4
 	w.mu.Unlock()
 	return snapshot.Manifest{
-		Namespace: w.opts.Namespace, ID: w.opts.ID, Files: sealed.Files, SpecDigest: digest, Attachment: attachment, Ports: ports,
+		Namespace: w.opts.Namespace, ID: w.opts.ID, Files: sealed.Files, SpecDigest: digest, Attachment: attachment, Ports: ports, Only4: only4,
 		Runtime: snapshot.Runtime{
 			Version: known.version, SHA256: known.digest, Flags: w.runsc.Flags, Platform: w.config.Platform,
 			CPUFeatures: known.features, PageSize: os.Getpagesize(),

@@ -105,7 +105,7 @@ func (w *Workload) joinNetwork(ctx context.Context) error {
 	if w.fixedReason != nil || w.link != nil {
 		return nil
 	}
-	attachment, err := network.Capture(ctx, w.holder.namespace())
+	attachment, err := network.Capture(ctx, w.holder.namespace(), w.captureOptions()...)
 	var mesh *network.ErrMesh
 	switch {
 	case errors.Is(err, network.ErrNoNetwork):
@@ -146,6 +146,14 @@ func (w *Workload) joinNetwork(ctx context.Context) error {
 	w.gate = gate.Position.String()
 	w.mu.Unlock()
 	return w.saveState()
+}
+
+// captureOptions leave IPv6 out where the container's specification switches it off, as runsc does inside.
+func (w *Workload) captureOptions() (list []network.CaptureOption) {
+	if l := w.spec.Linux; l != nil && l.Sysctl["net.ipv6.conf.all.disable_ipv6"] == "1" {
+		list = append(list, network.WithoutIPv6())
+	}
+	return list
 }
 
 // leaveLink moves a created sandbox into the pod's own namespace, where an inner link would do harm: rules of others
@@ -210,6 +218,6 @@ func (w *Workload) adoptSnapshot() error {
 		return w.local.Quarantine(s, why)
 	}
 	w.state, w.saved = lifecycle.Asleep, saved{sequence: s.Manifest().Sequence, bytes: s.Size()}
-	w.ports = slices.Clone(s.Manifest().Ports)
+	w.ports, w.only4 = slices.Clone(s.Manifest().Ports), slices.Clone(s.Manifest().Only4)
 	return nil
 }

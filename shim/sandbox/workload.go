@@ -86,6 +86,7 @@ type Workload struct {
 	resumed       chan struct{} // closed when a sleeper that a user paused is resumed; nil when there is none
 	knocked       bool          // a packet came for such a one
 	ports         []uint16      // of TCP, that it listens on; nil while they are not known
+	only4         []uint16      // those of ports that take no IPv6
 	gate          string
 	cut           cut
 	lastUse       string // whose packet was counted last; see network.Use
