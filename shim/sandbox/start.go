@@ -10,7 +10,6 @@ import (
 	"github.com/containerd/containerd/api/events"
 	"github.com/containerd/containerd/v2/core/runtime"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
-	"golang.org/x/sync/errgroup"
 
 	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
 	"github.com/hibernate-runtime/hibernate/internal/config"
@@ -80,16 +79,17 @@ func (w *Workload) startFresh(ctx context.Context) error {
 	if err := w.prepareInner(ctx); err != nil {
 		return err
 	}
-	var g errgroup.Group                             // what takes a while beside runsc
-	g.Go(func() error { w.forget(ctx); return nil }) // on a node with many connections
-	g.Go(func() error {
-		if err := w.local.SetState(ctx, snapshot.Awake); err != nil { // the disk has to write it
-			return fmt.Errorf("snapshots: %w", err)
-		}
-		return nil
-	})
+	if err := w.local.SetState(ctx, snapshot.Awake); err != nil { // before anything runs: an earlier snapshot must not run beside it
+		return fmt.Errorf("snapshots: %w", err)
+	}
+	forgotten := make(chan struct{}) // on a node with many connections it takes a while, as runsc does
+	go func() {
+		defer close(forgotten)
+		w.forget(ctx)
+	}()
 	err := w.runsc.Start(ctx, w.opts.ID)
-	if err = errors.Join(err, g.Wait()); err != nil {
+	<-forgotten
+	if err != nil {
 		return err
 	}
 	if err := w.openGate(ctx); err != nil {
