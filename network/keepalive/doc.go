@@ -17,9 +17,10 @@
 //
 // # Timestamps
 //
-// The absent end's clock stands still: a sandbox that is restored goes on counting where it was saved. So an answer has
-// always the value that the state was learned with. It is not less than any that the peer has seen, nor more than any that
-// it will see; the check against old segments (RFC 7323, section 5) takes them all. Echoed is the peer's newest value.
+// The clock of a sandbox that is restored is later than when it was saved by the time that has passed, or the same where the
+// time of day was set back; never earlier. So an answer has always the value that the state was learned with. It is not
+// less than any that the peer has seen, nor more than any that it will see; the check against old segments (RFC 7323,
+// section 5) takes them all. Echoed is the peer's newest value.
 //
 // # A connection whose window is closed is not answered for
 //
