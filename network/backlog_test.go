@@ -22,7 +22,7 @@ func TestBacklogIsBounded(t *testing.T) {
 	must(t, err)
 	defer f.Close()
 	must(t, l.SetGate(t.Context(), held(echoPort)))
-	c, err := w.dial(echoPort, time.Second)
+	c, err := w.dial(echoPort, answerTime)
 	must(t, err)
 	defer c.Close()
 	must(t, c.(*net.TCPConn).SetWriteBuffer(buffer))

@@ -65,10 +65,10 @@ func TestChangesAreToldAndMended(t *testing.T) {
 			if lost, err := l.Lost(); lost || err != nil {
 				t.Errorf("the sandbox's end counts as lost: %v", err)
 			}
-			c, err := w.dial(echoPort, 3*time.Second)
+			c, err := w.dial(echoPort, answerTime)
 			must(t, err)
 			defer c.Close()
-			must(t, say(c, "mended", time.Second))
+			must(t, say(c, "mended", answerTime))
 		})
 	}
 }

@@ -31,8 +31,8 @@ var questions = []struct {
 	{"a datagram to a closed port", func(ns string) string { return verdict(datagramTo(ns, closedPort, "anybody there")) }},
 }
 
-// answerTime is for what does come; it comes at once.
-const answerTime = 5 * time.Second
+// answerTime is for what does come. It comes at once, but for a machine that has much else to do.
+const answerTime = 30 * time.Second
 
 const pingReply = "echo reply"
 
@@ -182,6 +182,14 @@ func sendDatagram(ns string) {
 	}
 }
 
+// reset ends a connection by the one segment that nobody answers. Of a FIN that a busy sandbox has not acknowledged before
+// it sleeps the peer says again that it is there, and that wakes.
+func reset(t *testing.T, c net.Conn) {
+	t.Helper()
+	must(t, c.(*net.TCPConn).SetLinger(0))
+	must(t, c.Close())
+}
+
 // The same of a real sandbox. Its UDP echo is on another port.
 func TestRunscAsleepAnswersAsAwake(t *testing.T) {
 	const udpPort = 7002
@@ -191,7 +199,7 @@ func TestRunscAsleepAnswersAsAwake(t *testing.T) {
 	g := newGvisor(t, w.inner)
 	g.start(t)
 	must(t, l.Connect(t.Context()))
-	must(t, dialRetry(t, w).Close())
+	reset(t, dialRetry(t, w))
 	want := asked(w)
 	t.Log(want)
 	wants(t, want)

@@ -31,14 +31,14 @@ func settled(t *testing.T, l *network.Link) network.Counters {
 
 func TestDataIsActivity(t *testing.T) {
 	w, l, _ := awake(t)
-	c, err := w.dial(echoPort, time.Second)
+	c, err := w.dial(echoPort, answerTime)
 	must(t, err)
 	defer c.Close()
 	opened := settled(t, l)
 	if opened.Packets != 2 { // SYN and SYN-ACK
 		t.Fatalf("a handshake counts %d", opened.Packets)
 	}
-	must(t, say(c, "x", time.Second))
+	must(t, say(c, "x", answerTime))
 	if got := settled(t, l).Packets - opened.Packets; got != 2 { // there and back
 		t.Fatalf("two bytes of data each way count %d", got)
 	}
@@ -70,7 +70,7 @@ func TestDatagramsAreActivity(t *testing.T) {
 	w, l, _ := awake(t)
 	u := inside(t, w.client, func() (net.Conn, error) { return net.Dial("udp4", "10.99.0.2:7000") })
 	defer u.Close()
-	must(t, say(u, "x", time.Second))
+	must(t, say(u, "x", answerTime))
 	if got := settled(t, l).Packets; got != 2 {
 		t.Fatalf("a datagram each way counts %d", got)
 	}
@@ -96,10 +96,10 @@ func TestWhatIsCutIsActivity(t *testing.T) {
 
 func TestKeepAlivesAreNotActivity(t *testing.T) {
 	w, l, _ := awake(t)
-	c, err := w.dial(echoPort, time.Second)
+	c, err := w.dial(echoPort, answerTime)
 	must(t, err)
 	defer c.Close()
-	must(t, say(c, "x", time.Second))
+	must(t, say(c, "x", answerTime))
 	must(t, keepAliveEachSecond(c))
 	before := settled(t, l)
 	seen := frames(t, w, "hib0")
@@ -136,7 +136,7 @@ func TestCountersSurviveFlipsAndFlushes(t *testing.T) {
 	w, l, _ := awake(t)
 	u := inside(t, w.client, func() (net.Conn, error) { return net.Dial("udp4", "10.99.0.2:7000") })
 	defer u.Close()
-	must(t, say(u, "x", time.Second))
+	must(t, say(u, "x", answerTime))
 	want := settled(t, l)
 	for _, g := range []network.Gate{held(1), parked, opened} {
 		must(t, l.SetGate(t.Context(), g))
@@ -149,7 +149,7 @@ func TestCountersSurviveFlipsAndFlushes(t *testing.T) {
 	if now := counters(t, l); now != want {
 		t.Fatalf("after a flush: %v, was %v", now, want)
 	}
-	must(t, say(u, "x", time.Second))
+	must(t, say(u, "x", answerTime))
 	if now := settled(t, l); now.Packets != want.Packets+2 {
 		t.Fatalf("after a flush: %v, was %v", now, want)
 	}

@@ -10,12 +10,18 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
-// dump lists everything of a namespace that the package could have touched.
+// dump lists everything of a namespace that the package could have touched, once the kernel itself has come to rest.
 func dump(t *testing.T, ns string) []string {
 	t.Helper()
 	h := handle(t, ns)
+	eventually(t, "each address of IPv6 is known to be nobody else's", func() bool {
+		list, err := h.AddrList(nil, netlink.FAMILY_V6)
+		must(t, err)
+		return !slices.ContainsFunc(list, func(a netlink.Addr) bool { return a.Flags&unix.IFA_F_TENTATIVE != 0 })
+	})
 	var out []string
 	add := func(kind string, v any) { out = append(out, fmt.Sprintf("%s %+v", kind, v)) }
 	links, err := h.LinkList()

@@ -5,7 +5,6 @@ import (
 	"net"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -85,7 +84,7 @@ func givesWay(t *testing.T, w *world, l *network.Link, undo func()) {
 	if why := l.FastPath(); !strings.Contains(why, "others'") {
 		t.Fatalf("the fast path's reason is %q", why)
 	}
-	c, err := w.dial(echoPort, time.Second)
+	c, err := w.dial(echoPort, answerTime)
 	must(t, err)
 	defer c.Close()
 	if n := spoken(t, w, c); n < 20 {
@@ -112,7 +111,7 @@ func spoken(t *testing.T, w *world, c net.Conn) int {
 	t.Helper()
 	before := forwarded(t, w)
 	for range 10 {
-		must(t, say(c, "a line", time.Second))
+		must(t, say(c, "a line", answerTime))
 	}
 	return forwarded(t, w) - before
 }
@@ -136,7 +135,7 @@ func TestFastPathIsNotForAnotherInterface(t *testing.T) {
 			t.Errorf("%+v", r)
 		}
 	}
-	c, err := w.dial(echoPort, 3*time.Second)
+	c, err := w.dial(echoPort, answerTime)
 	must(t, err)
 	defer c.Close()
 	spoken(t, w, c)
@@ -159,7 +158,7 @@ func TestFastPathRefused(t *testing.T) {
 	if why := l.FastPath(); !strings.Contains(why, "refused") {
 		t.Fatalf("the fast path's reason is %q", why)
 	}
-	c, err := w.dial(echoPort, time.Second)
+	c, err := w.dial(echoPort, answerTime)
 	must(t, err)
 	defer c.Close()
 	if n := spoken(t, w, c); n < 20 {
@@ -180,7 +179,7 @@ func TestAGateOpensBeforeObstaclesAreLookedFor(t *testing.T) {
 	if why := l.FastPath(); !strings.Contains(why, "just opened") {
 		t.Fatalf("the fast path's reason is %q", why)
 	}
-	c, err := w.dial(echoPort, time.Second)
+	c, err := w.dial(echoPort, answerTime)
 	must(t, err)
 	defer c.Close()
 	if n := spoken(t, w, c); n < 20 {
@@ -205,10 +204,10 @@ func TestUnseenObstaclesKeepNoGateClosed(t *testing.T) {
 	if why := l.FastPath(); !strings.Contains(why, "can't be told") {
 		t.Fatalf("the fast path's reason is %q", why)
 	}
-	c, err := w.dial(echoPort, time.Second)
+	c, err := w.dial(echoPort, answerTime)
 	must(t, err)
 	defer c.Close()
-	must(t, say(c, "through P", time.Second))
+	must(t, say(c, "through P", answerTime))
 	counters(t, l)
 	if why := l.FastPath(); why != "" {
 		t.Fatalf("when it is seen again: %q", why)

@@ -35,16 +35,16 @@ func both(t *testing.T, do func(t *testing.T, w *world, l *network.Link, s *stan
 
 func TestFastPathPassesPodsStack(t *testing.T) {
 	both(t, func(t *testing.T, w *world, _ *network.Link, s *standIn, fast bool) {
-		c, err := w.dial(echoPort, time.Second)
+		c, err := w.dial(echoPort, answerTime)
 		must(t, err)
 		defer c.Close()
 		u := inside(t, w.client, func() (net.Conn, error) { return net.Dial("udp4", "10.99.0.2:7000") })
 		defer u.Close()
-		must(t, say(c, "hello", time.Second))
+		must(t, say(c, "hello", answerTime))
 		before := forwarded(t, w)
 		for range 50 {
-			must(t, say(c, "hello", time.Second))
-			must(t, say(u, "hello", time.Second))
+			must(t, say(c, "hello", answerTime))
+			must(t, say(u, "hello", answerTime))
 		}
 		// One a second asks for the way.
 		if n := forwarded(t, w) - before; fast && n > 20 || !fast && n < 200 {
@@ -195,7 +195,7 @@ func TestFragmentsTakeThePodsWay(t *testing.T) {
 	u := inside(t, w.client, func() (net.Conn, error) { return net.Dial("udp4", "10.99.0.2:7000") })
 	defer u.Close()
 	before := forwarded(t, w)
-	must(t, say(u, strings.Repeat("long ", 400), time.Second))
+	must(t, say(u, strings.Repeat("long ", 400), answerTime))
 	if n := forwarded(t, w) - before; n != 4 {
 		t.Fatalf("P forwarded %d of two fragments each way", n)
 	}
@@ -206,8 +206,8 @@ func warm(t *testing.T, w *world) net.Conn {
 	t.Helper()
 	u := inside(t, w.client, func() (net.Conn, error) { return net.Dial("udp4", "10.99.0.2:7000") })
 	t.Cleanup(func() { u.Close() })
-	must(t, say(u, "warm", time.Second))
-	must(t, say(u, "warm", time.Second))
+	must(t, say(u, "warm", answerTime))
+	must(t, say(u, "warm", answerTime))
 	return u
 }
 
@@ -319,7 +319,7 @@ func TestOtherAddressesStayThePods(t *testing.T) {
 	go echoTCP(ln)
 	c := inside(t, w.client, func() (net.Conn, error) { return net.DialTimeout("tcp4", "10.99.0.9:7000", time.Second) })
 	defer c.Close()
-	must(t, say(c, "to the pod itself", time.Second))
+	must(t, say(c, "to the pod itself", answerTime))
 }
 
 // The sandbox takes its frames before I's kernel would look at them.
@@ -329,10 +329,10 @@ func TestInnerKernelSeesNothing(t *testing.T) {
 		return inside(t, w.inner, func() (int, error) { return snmp("Ip:", "InReceives") })
 	}
 	before := seen()
-	c, err := w.dial(echoPort, time.Second)
+	c, err := w.dial(echoPort, answerTime)
 	must(t, err)
 	defer c.Close()
-	must(t, say(c, "hello", time.Second))
+	must(t, say(c, "hello", answerTime))
 	if n := seen() - before; n != 0 {
 		t.Fatalf("I's kernel saw %d packets", n)
 	}
@@ -368,22 +368,22 @@ func TestInterfacesOwnMTU(t *testing.T) {
 // With the process that made it, the fast path goes, and what it carried goes on.
 func TestConnectionOutlivesTheFastPath(t *testing.T) {
 	w, l, _ := awake(t)
-	c, err := w.dial(echoPort, time.Second)
+	c, err := w.dial(echoPort, answerTime)
 	must(t, err)
 	defer c.Close()
-	must(t, say(c, "fast", time.Second))
+	must(t, say(c, "fast", answerTime))
 	must(t, l.Close())
 	if n := programs(t, w.pod, "eth0") + programs(t, w.pod, "hib0") + programs(t, w.inner, "eth0"); n != 0 {
 		t.Fatalf("%d programs are left", n)
 	}
-	must(t, say(c, "slow", time.Second))
+	must(t, say(c, "slow", answerTime))
 	again := w.open(t)
 	if why := again.FastPath(); why != "" {
 		t.Fatalf("adopted without a fast path: %s", why)
 	}
 	before := forwarded(t, w)
 	for range 20 {
-		must(t, say(c, "fast again", time.Second))
+		must(t, say(c, "fast again", answerTime))
 	}
 	if n := forwarded(t, w) - before; n > 10 {
 		t.Fatalf("P forwarded %d packets", n)

@@ -27,25 +27,25 @@ var (
 
 func TestOpenGatePassesTraffic(t *testing.T) {
 	w, _, s := awake(t)
-	c, err := w.dial(echoPort, time.Second)
+	c, err := w.dial(echoPort, answerTime)
 	must(t, err)
 	defer c.Close()
-	must(t, say(c, "hello", time.Second))
-	if _, err := w.dial(closedPort, time.Second); !refused(err) {
+	must(t, say(c, "hello", answerTime))
+	if _, err := w.dial(closedPort, answerTime); !refused(err) {
 		t.Fatalf("closed port: %v", err)
 	}
 	u := inside(t, w.client, func() (net.Conn, error) {
 		return net.Dial("udp4", netip.AddrPortFrom(podAddr, echoPort).String())
 	})
 	defer u.Close()
-	must(t, say(u, "datagram", time.Second))
+	must(t, say(u, "datagram", answerTime))
 	// and outward
 	ln := inside(t, w.client, func() (net.Listener, error) { return net.Listen("tcp4", ":7100") })
 	defer ln.Close()
 	go echoTCP(ln)
 	out := inside(t, s.ns, func() (net.Conn, error) { return net.DialTimeout("tcp4", clientAddr.String()+":7100", time.Second) })
 	defer out.Close()
-	must(t, say(out, "outward", time.Second))
+	must(t, say(out, "outward", answerTime))
 }
 
 func TestStrictReversePathFilter(t *testing.T) {
@@ -56,10 +56,10 @@ func TestStrictReversePathFilter(t *testing.T) {
 	l := w.open(t)
 	newStandIn(t, w)
 	must(t, l.Connect(t.Context()))
-	c, err := w.dial(echoPort, time.Second)
+	c, err := w.dial(echoPort, answerTime)
 	must(t, err)
 	defer c.Close()
-	must(t, say(c, "hello", time.Second))
+	must(t, say(c, "hello", answerTime))
 }
 
 func TestHeldGateCompletesHandshake(t *testing.T) {
@@ -70,11 +70,11 @@ func TestHeldGateCompletesHandshake(t *testing.T) {
 	defer f.Close()
 	must(t, l.SetGate(t.Context(), held(echoPort)))
 	start := time.Now()
-	c, err := w.dial(echoPort, time.Second)
+	c, err := w.dial(echoPort, answerTime)
 	must(t, err)
 	defer c.Close()
 	t.Logf("handshake took %v", time.Since(start))
-	if _, err := w.dial(closedPort, time.Second); !refused(err) {
+	if _, err := w.dial(closedPort, answerTime); !refused(err) {
 		t.Fatalf("closed port: %v", err)
 	}
 	ln, err := net.FileListener(f)
@@ -97,7 +97,7 @@ func TestHeldConnectionIsProxied(t *testing.T) {
 	must(t, err)
 	defer f.Close()
 	must(t, l.SetGate(t.Context(), held(echoPort)))
-	client, err := w.dial(echoPort, time.Second)
+	client, err := w.dial(echoPort, answerTime)
 	must(t, err)
 	defer client.Close()
 	ln, err := net.FileListener(f)
@@ -116,11 +116,11 @@ func TestHeldConnectionIsProxied(t *testing.T) {
 		t.Fatalf("dialed from %s", got)
 	}
 	go proxy(accepted, onward)
-	must(t, say(client, "through the proxy", time.Second))
-	direct, err := w.dial(echoPort, time.Second)
+	must(t, say(client, "through the proxy", answerTime))
+	direct, err := w.dial(echoPort, answerTime)
 	must(t, err)
 	defer direct.Close()
-	must(t, say(direct, "beside the proxy", time.Second))
+	must(t, say(direct, "beside the proxy", answerTime))
 }
 
 func dialFrom(t *testing.T, w *world, client net.Addr) *net.TCPConn {

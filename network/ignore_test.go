@@ -56,7 +56,7 @@ func uses(t *testing.T, w *world, l *network.Link, how string, want bool) {
 	})
 	defer c.Close()
 	for range 5 {
-		must(t, say(c, "is it use?", 10*time.Second))
+		must(t, say(c, "is it use?", answerTime))
 	}
 	must(t, c.Close())
 	after := settled(t, l)
@@ -78,7 +78,7 @@ func TestIgnoredPortsAreTheWorkloads(t *testing.T) {
 			before := settled(t, l)
 			c := inside(t, s.ns, func() (net.Conn, error) { return net.DialTimeout("tcp4", "10.99.0.3:7070", 10*time.Second) })
 			defer c.Close()
-			must(t, say(c, "out there", 10*time.Second))
+			must(t, say(c, "out there", answerTime))
 			if after := settled(t, l); after.Packets-before.Packets < 4 {
 				t.Errorf("%d packets count", after.Packets-before.Packets)
 			}

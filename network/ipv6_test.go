@@ -41,12 +41,12 @@ func TestOpenGatePassesEachFamily(t *testing.T) {
 		c, err := w.dialBy(f, echoPort, answerTime)
 		must(t, err)
 		defer c.Close()
-		must(t, say(c, "hello", time.Second))
+		must(t, say(c, "hello", answerTime))
 		must(t, say(c, strings.Repeat("a long line ", 1<<16), answerTime))
 		if _, err := w.dialBy(f, closedPort, answerTime); !refused(err) {
 			t.Fatalf("closed port: %v", err)
 		}
-		must(t, say(w.datagrams(t, f), "datagram", time.Second))
+		must(t, say(w.datagrams(t, f), "datagram", answerTime))
 		// and outward
 		ln := inside(t, w.client, func() (net.Listener, error) { return net.Listen(f.tcp(), ":7100") })
 		defer ln.Close()
@@ -55,7 +55,7 @@ func TestOpenGatePassesEachFamily(t *testing.T) {
 			return net.DialTimeout(f.tcp(), netip.AddrPortFrom(f.client, 7100).String(), time.Second)
 		})
 		defer out.Close()
-		must(t, say(out, "outward", time.Second))
+		must(t, say(out, "outward", answerTime))
 	})
 }
 
@@ -181,7 +181,7 @@ func TestRouterAdvertisementsAreKept(t *testing.T) {
 	c, err := w.dialBy(six, echoPort, answerTime)
 	must(t, err)
 	defer c.Close()
-	must(t, say(c, "hello", time.Second))
+	must(t, say(c, "hello", answerTime))
 }
 
 func hasAdvertised(list []network.Route) bool {

@@ -29,7 +29,7 @@ func dialManyBy(t *testing.T, w *world, f plan, n int) (conns []net.Conn, flows 
 		c, err := w.dialBy(f, echoPort, answerTime)
 		must(t, err)
 		t.Cleanup(func() { c.Close() })
-		must(t, say(c, "hello", time.Second))
+		must(t, say(c, "hello", answerTime))
 		must(t, c.SetDeadline(time.Time{}))
 		must(t, c.(*net.TCPConn).SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: time.Second, Interval: time.Second, Count: 2}))
 		conns, flows = append(conns, c), append(flows, flowOf(c))
@@ -108,7 +108,7 @@ func TestKeepAlivesAreAnsweredAsleep(t *testing.T) {
 			must(t, err)
 			next(t, misses)
 			wokenKnowing(t, l, s)
-			must(t, c.SetDeadline(time.Now().Add(5*time.Second)))
+			must(t, c.SetDeadline(time.Now().Add(answerTime)))
 			must(t, hear(c, line))
 			must(t, c.SetDeadline(time.Time{}))
 			drain(misses)
@@ -388,6 +388,6 @@ func TestManyConnectionsAreLearned(t *testing.T) {
 	}
 	wokenKnowing(t, l, s)
 	for _, c := range conns {
-		must(t, say(c, "still there", 5*time.Second))
+		must(t, say(c, "still there", answerTime))
 	}
 }

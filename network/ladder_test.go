@@ -154,10 +154,10 @@ func (b *breakage) mended(t *testing.T, w *world, l *network.Link) {
 			t.Logf("%s: %s (%v)", r.Name, r.Detail, r.Took)
 		}
 	}
-	c, err := w.dial(echoPort, 3*time.Second)
+	c, err := w.dial(echoPort, answerTime)
 	must(t, err)
 	defer c.Close()
-	must(t, say(c, "mended", time.Second))
+	must(t, say(c, "mended", answerTime))
 	for _, r := range l.Check(t.Context(), []uint16{echoPort}) {
 		if !r.OK || r.Repaired {
 			t.Errorf("second look: %+v", r)

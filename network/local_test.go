@@ -80,7 +80,7 @@ func TestServersOfThePodsOwn(t *testing.T) {
 	go echoTCP(own)
 	c := inside(t, w.pod, func() (net.Conn, error) { return net.Dial("tcp4", own.Addr().String()) })
 	defer c.Close()
-	must(t, say(c, "its own", 10*time.Second))
+	must(t, say(c, "its own", answerTime))
 	if got := lo.gets(t, w, insideThePod[1]); got != insideThePod[1] {
 		t.Errorf("another port came out at %q", got)
 	}
@@ -93,7 +93,7 @@ func TestLocalListenersAreOfNoUseToOthers(t *testing.T) {
 	c, err := w.dial(echoPort, 10*time.Second)
 	must(t, err)
 	defer c.Close()
-	must(t, say(c, "the sandbox", 10*time.Second))
+	must(t, say(c, "the sandbox", answerTime))
 }
 
 // A connection from inside reaches the sandbox over the link, and is use.
@@ -104,7 +104,7 @@ func TestLocalClientIsUse(t *testing.T) {
 	c, err := l.Dial(t.Context(), network.LocalClient, echoPort)
 	must(t, err)
 	defer c.Close()
-	must(t, say(c, "over the link", 10*time.Second))
+	must(t, say(c, "over the link", answerTime))
 	after, err := l.Counters(t.Context())
 	must(t, err)
 	if after.Packets <= before.Packets {
@@ -192,7 +192,7 @@ func TestProbesListener(t *testing.T) {
 			open, err := w.dial(echoPort, 10*time.Second)
 			must(t, err)
 			defer open.Close()
-			must(t, say(open, "the sandbox", 10*time.Second))
+			must(t, say(open, "the sandbox", answerTime))
 		})
 	}
 }

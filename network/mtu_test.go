@@ -182,7 +182,7 @@ func TestErrorsOfHeldConnectionsStayInP(t *testing.T) {
 		defer ln.Close()
 		for _, g := range []network.Gate{held(echoPort), parked, opened} {
 			must(t, l.SetGate(t.Context(), held(echoPort)))
-			c, err := w.dial(echoPort, time.Second)
+			c, err := w.dial(echoPort, answerTime)
 			must(t, err)
 			defer c.Close()
 			in, err := ln.Accept()

@@ -12,10 +12,10 @@ import (
 // A shim that is gone leaves nobody to answer: peers wait, and are not reset.
 func TestParkedWithoutInnerIsSilent(t *testing.T) {
 	w, l, _ := awake(t)
-	old, err := w.dial(echoPort, time.Second)
+	old, err := w.dial(echoPort, answerTime)
 	must(t, err)
 	defer old.Close()
-	must(t, say(old, "before", time.Second))
+	must(t, say(old, "before", answerTime))
 	must(t, l.Disconnect(t.Context()))
 	must(t, l.SetGate(t.Context(), network.Gate{Position: network.GateHeld, Ports: []uint16{echoPort}, Datagrams: []uint16{}}))
 	must(t, l.Close())

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -115,8 +116,13 @@ func (g *gvisor) start(t testing.TB) {
 // save writes a checkpoint and ends the sandbox.
 func (g *gvisor) save(t testing.TB) (image string) {
 	t.Helper()
-	image = t.TempDir()
 	g.run(t, "pause", g.id)
+	return g.savePaused(t)
+}
+
+func (g *gvisor) savePaused(t testing.TB) (image string) {
+	t.Helper()
+	image = t.TempDir()
 	g.run(t, "checkpoint", "--leave-running", "--image-path", image, g.id)
 	g.run(t, "delete", "--force", g.id)
 	return image
@@ -139,7 +145,7 @@ func TestRunscSleepsThreeTimes(t *testing.T) {
 	must(t, l.Connect(t.Context()))
 	c := dialRetry(t, w)
 	defer c.Close()
-	must(t, say(c, "before any sleep", time.Second))
+	must(t, say(c, "before any sleep", answerTime))
 	sound(t, l)
 	misses := watch(t, l)
 	for i, gate := range []network.Gate{held(echoPort), parked, held(echoPort)} {
@@ -163,7 +169,7 @@ func TestRunscSleepsThreeTimes(t *testing.T) {
 		t.Logf("sleep %d (%s): answered %v after the restore", i, gate.Position, time.Since(start))
 		sound(t, l)
 		fresh := dialRetry(t, w)
-		must(t, say(fresh, "a new connection", time.Second))
+		must(t, say(fresh, "a new connection", answerTime))
 		must(t, fresh.Close())
 	}
 }
@@ -172,7 +178,7 @@ func dialRetry(t *testing.T, w *world) (c net.Conn) {
 	t.Helper()
 	eventually(t, "a connection", func() (ok bool) {
 		var err error
-		c, err = w.dial(echoPort, time.Second)
+		c, err = w.dial(echoPort, answerTime)
 		return err == nil
 	})
 	return c
@@ -199,58 +205,118 @@ func TestRunscLosesNothingOnTheWayToSleep(t *testing.T) {
 	g := newGvisor(t, w.inner)
 	g.start(t)
 	must(t, l.Connect(t.Context()))
-	c := dialRetry(t, w)
-	defer c.Close()
-	must(t, c.SetDeadline(time.Now().Add(time.Minute)))
-	const sleeps = 4
-	stop := make(chan struct{})
-	sent, got := make(chan int, 1), make(chan error, 1)
-	go func() { sent <- sendNumbers(c, stop) }()
-	counted := 0
-	go func() { got <- hearNumbers(c, &counted) }()
-	for i := range sleeps {
+	n := newNumbers(t, dialRetry(t, w))
+	for i := range 4 {
 		<-time.After(time.Duration(i) * 7 * time.Millisecond) // another moment each time
-		must(t, l.Disconnect(t.Context()))
-		must(t, l.SetGate(t.Context(), parked))
-		must(t, l.Quiet(t.Context(), 20*time.Millisecond))
-		image := g.save(t)
+		for !cut(t, l, g) {
+			n.catchUp(t)
+		}
+		image := g.savePaused(t)
 		must(t, l.PrepareInner(t.Context()))
 		g.restore(t, image)
 		must(t, l.SetGate(t.Context(), opened))
 		must(t, l.Connect(t.Context()))
+		n.catchUp(t)
 	}
-	close(stop)
-	n := <-sent
-	must(t, <-got)
-	if counted != n {
-		t.Fatalf("%d lines sent, %d came back", n, counted)
-	}
-	t.Logf("%d lines over %d sleeps", n, sleeps)
+	n.end(t)
 }
 
-// sendNumbers writes 0, 1, 2, … a line each until stop, and then closes its half.
-func sendNumbers(c net.Conn, stop <-chan struct{}) (n int) {
-	defer c.(*net.TCPConn).CloseWrite()
+// cut takes a sandbox off the network and pauses it, in the package's order. It is false when the sandbox has said
+// something into the closing gate: that is undone, as a hibernation is, since the sandbox has to say it again.
+func cut(t *testing.T, l *network.Link, g *gvisor) bool {
+	t.Helper()
+	unsaid := func() uint64 {
+		c, err := l.Unsaid(t.Context())
+		must(t, err)
+		return c.Packets
+	}
+	before := unsaid()
+	must(t, l.Disconnect(t.Context()))
+	must(t, l.Quiet(t.Context(), 100*time.Millisecond)) // longer than the shim's: an undone cut costs seconds
+	must(t, l.SetGate(t.Context(), parked))
+	g.run(t, "pause", g.id)
+	if unsaid() == before {
+		return true
+	}
+	g.run(t, "resume", g.id)
+	must(t, l.SetGate(t.Context(), opened))
+	must(t, l.Connect(t.Context()))
+	return false
+}
+
+// numbers says 0, 1, 2, … a line each on an echoing connection, whatever comes back, and hears them.
+type numbers struct {
+	c           net.Conn
+	stop        chan struct{}
+	said, heard atomic.Int64
+	sent, got   chan error
+}
+
+const (
+	// sayEvery leaves the sandbox time to answer. gVisor takes long to say again what it has lost many segments of.
+	sayEvery = 5 * time.Millisecond
+	// silence is longer than any end of a connection waits before it says again what was lost.
+	silence = 150 * time.Second
+)
+
+func newNumbers(t *testing.T, c net.Conn) *numbers {
+	t.Cleanup(func() { c.Close() })
+	n := &numbers{c: c, stop: make(chan struct{}), sent: make(chan error, 1), got: make(chan error, 1)}
+	go func() { n.sent <- n.say() }()
+	go func() { n.got <- n.hear() }()
+	return n
+}
+
+// say goes on until stop, and then closes its half.
+func (n *numbers) say() error {
+	tick := time.NewTicker(sayEvery)
+	defer tick.Stop()
 	for {
 		select {
-		case <-stop:
-			return n
-		default:
+		case <-n.stop:
+			return n.c.(*net.TCPConn).CloseWrite()
+		case <-tick.C:
 		}
-		if _, err := fmt.Fprintf(c, "%d\n", n); err != nil {
-			return n
+		if _, err := fmt.Fprintf(n.c, "%d\n", n.said.Load()); err != nil {
+			return err
 		}
-		n++
+		n.said.Add(1)
 	}
 }
 
-func hearNumbers(c net.Conn, n *int) error {
-	in := bufio.NewScanner(c)
-	for in.Scan() {
-		if in.Text() != strconv.Itoa(*n) {
-			return fmt.Errorf("line %d is %q", *n, in.Text())
+func (n *numbers) hear() error {
+	for in := bufio.NewScanner(n.c); ; n.heard.Add(1) {
+		if err := n.c.SetReadDeadline(time.Now().Add(silence)); err != nil {
+			return err
 		}
-		*n++
+		if !in.Scan() {
+			return in.Err()
+		}
+		if want := strconv.FormatInt(n.heard.Load(), 10); in.Text() != want {
+			return fmt.Errorf("heard %q, not %s", in.Text(), want)
+		}
 	}
-	return in.Err()
+}
+
+// catchUp waits until what has been said so far is heard.
+func (n *numbers) catchUp(t *testing.T) {
+	t.Helper()
+	for said := n.said.Load(); n.heard.Load() < said; time.Sleep(time.Millisecond) {
+		select {
+		case err := <-n.got:
+			t.Fatalf("of %d lines %d came back: %v", n.said.Load(), n.heard.Load(), err)
+		default:
+		}
+	}
+}
+
+func (n *numbers) end(t *testing.T) {
+	t.Helper()
+	close(n.stop)
+	must(t, <-n.got)
+	must(t, <-n.sent)
+	if said, heard := n.said.Load(), n.heard.Load(); said != heard {
+		t.Fatalf("%d lines said, %d heard", said, heard)
+	}
+	t.Logf("%d lines", n.said.Load())
 }

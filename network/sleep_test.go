@@ -51,7 +51,7 @@ func next(t *testing.T, misses <-chan network.Miss) network.Miss {
 			t.Fatalf("a miss of %s", m.Address)
 		}
 		return m
-	case <-time.After(3 * time.Second):
+	case <-time.After(answerTime):
 		t.Fatal("no miss was reported")
 	}
 	return network.Miss{}
@@ -59,15 +59,15 @@ func next(t *testing.T, misses <-chan network.Miss) network.Miss {
 
 func TestEstablishedConnectionSurvives(t *testing.T) {
 	w, l, s := awake(t)
-	c, err := w.dial(echoPort, time.Second)
+	c, err := w.dial(echoPort, answerTime)
 	must(t, err)
 	defer c.Close()
 	misses := watch(t, l)
 	for i, g := range []network.Gate{held(echoPort), parked, held(echoPort), parked} {
-		must(t, say(c, "awake", time.Second))
+		must(t, say(c, "awake", answerTime))
 		asleep(t, l, s, g)
 		line := fmt.Sprintf("sent asleep %d", i)
-		must(t, c.SetDeadline(time.Now().Add(5*time.Second)))
+		must(t, c.SetDeadline(time.Now().Add(answerTime)))
 		_, err := c.Write([]byte(line + "\n"))
 		must(t, err)
 		next(t, misses)
@@ -95,7 +95,7 @@ func TestParkedGateKeepsSYN(t *testing.T) {
 	}
 	done := make(chan result, 1)
 	go func() {
-		c, err := w.dial(echoPort, 5*time.Second)
+		c, err := w.dial(echoPort, answerTime)
 		done <- result{c, err}
 	}()
 	next(t, misses)
@@ -107,7 +107,7 @@ func TestParkedGateKeepsSYN(t *testing.T) {
 	if took := time.Since(start); took > 500*time.Millisecond {
 		t.Fatalf("the SYN that was kept took %v", took)
 	}
-	must(t, say(r.c, "hello", time.Second))
+	must(t, say(r.c, "hello", answerTime))
 }
 
 func TestMissIsReportedAtOnce(t *testing.T) {
@@ -117,7 +117,7 @@ func TestMissIsReportedAtOnce(t *testing.T) {
 	defer u.Close()
 	var took []time.Duration
 	for range 20 {
-		must(t, say(u, "learns the way", time.Second))
+		must(t, say(u, "learns the way", answerTime))
 		asleep(t, l, s, parked)
 		drain(misses)
 		start := time.Now()
@@ -138,7 +138,7 @@ func TestMissBeforeTheWatchIsFound(t *testing.T) {
 	w, l, s := awake(t)
 	u := inside(t, w.client, func() (net.Conn, error) { return net.Dial("udp4", "10.99.0.2:7000") })
 	defer u.Close()
-	must(t, say(u, "learns the way", time.Second))
+	must(t, say(u, "learns the way", answerTime))
 	asleep(t, l, s, parked)
 	defer s.thaw()
 	_, err := u.Write([]byte("x\n"))
@@ -153,10 +153,10 @@ func TestMissBeforeTheWatchIsFound(t *testing.T) {
 // A megabyte sent to a sleeper arrives whole.
 func TestKeptDataArrives(t *testing.T) {
 	w, l, s := awake(t)
-	c, err := w.dial(echoPort, time.Second)
+	c, err := w.dial(echoPort, answerTime)
 	must(t, err)
 	defer c.Close()
-	must(t, say(c, "hello", time.Second))
+	must(t, say(c, "hello", answerTime))
 	asleep(t, l, s, parked)
 	text := strings.Repeat("0123456789abcde", 1<<16)
 	sent := make(chan error, 1)
@@ -174,10 +174,10 @@ func TestKeptDataArrives(t *testing.T) {
 // What a sandbox that is being saved still says does not get out.
 func TestCutSilencesTheSandbox(t *testing.T) {
 	w, l, s := awake(t)
-	c, err := w.dial(echoPort, time.Second)
+	c, err := w.dial(echoPort, answerTime)
 	must(t, err)
 	defer c.Close()
-	must(t, say(c, "hello", time.Second))
+	must(t, say(c, "hello", answerTime))
 	must(t, l.SetGate(t.Context(), parked)) // still connected: it hears, and can't answer
 	_, err = c.Write([]byte("never answered\n"))
 	must(t, err)
@@ -221,7 +221,7 @@ func TestHostUnreachableStaysInside(t *testing.T) {
 	inside(t, w.pod, func() (any, error) { return nil, shortSolicit() })
 	u := inside(t, w.client, func() (net.Conn, error) { return net.Dial("udp4", "10.99.0.2:7000") })
 	defer u.Close()
-	must(t, say(u, "hello", time.Second))
+	must(t, say(u, "hello", answerTime))
 	asleep(t, l, s, parked)
 	defer s.thaw()
 	_, err := u.Write([]byte("lost\n"))

@@ -101,7 +101,7 @@ func TestAnotherAddressTakesDatagramsAndErrors(t *testing.T) {
 		must(t, c.SetDeadline(time.Now().Add(10*time.Second)))
 		return c
 	}
-	must(t, say(datagrams(w.client, movedAddr.String()+":7000"), "a datagram", 10*time.Second))
+	must(t, say(datagrams(w.client, movedAddr.String()+":7000"), "a datagram", answerTime))
 	for name, c := range map[string]net.Conn{
 		"of the client about the sandbox's": datagrams(s.ns, clientAddr.String()+":9"),
 		"of the sandbox about the client's": datagrams(w.client, movedAddr.String()+":9"),
@@ -117,7 +117,7 @@ func TestAnotherAddressTakesDatagramsAndErrors(t *testing.T) {
 func TestAnotherAddressSleepsAndWakes(t *testing.T) {
 	w, l, s := moved(t)
 	c := dialMoved(t, w, echoPort)
-	must(t, say(c, "before", 10*time.Second))
+	must(t, say(c, "before", answerTime))
 	ln, err := l.Listen(t.Context(), echoPort, network.Backlog{})
 	must(t, err)
 	listener, err := net.FileListener(ln)
@@ -146,7 +146,7 @@ func TestAnotherAddressSleepsAndWakes(t *testing.T) {
 		must(t, hear(c, "kept"))
 		to, err := l.Dial(t.Context(), netip.MustParseAddrPort(waiting.LocalAddr().String()), echoPort)
 		must(t, err)
-		must(t, say(to, "through the proxy", 10*time.Second))
+		must(t, say(to, "through the proxy", answerTime))
 		must(t, errors.Join(to.Close(), in.Close(), waiting.Close()))
 		drain(misses)
 	}
@@ -155,7 +155,7 @@ func TestAnotherAddressSleepsAndWakes(t *testing.T) {
 func TestKeepAlivesForAnotherAddress(t *testing.T) {
 	w, l, s := moved(t)
 	c := dialMoved(t, w, echoPort)
-	must(t, say(c, "hello", 10*time.Second))
+	must(t, say(c, "hello", answerTime))
 	must(t, c.SetDeadline(time.Time{}))
 	must(t, c.(*net.TCPConn).SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: time.Second, Interval: time.Second, Count: 2}))
 	heard, misses := listen(t, w), watch(t, l)
@@ -209,7 +209,7 @@ func TestLadderMendsTheTranslation(t *testing.T) {
 				t.Errorf("%+v", r)
 			}
 		}
-		must(t, say(dialMoved(t, w, echoPort), "mended", 10*time.Second))
+		must(t, say(dialMoved(t, w, echoPort), "mended", answerTime))
 	}
 	must(t, l.Remove(t.Context()))
 	tables, err := nft(t, w.pod).ListTables()

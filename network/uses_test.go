@@ -33,7 +33,7 @@ func TestUseIsTold(t *testing.T) {
 			defer c.Close()
 			want := network.Use{Protocol: protocol, Peer: netip.MustParseAddrPort(c.LocalAddr().String()), Own: netip.AddrPortFrom(podAddr, echoPort)}
 			eventually(t, "told of "+want.String(), func() bool {
-				must(t, say(c, "whose is it?", 10*time.Second))
+				must(t, say(c, "whose is it?", answerTime))
 				mu.Lock()
 				defer mu.Unlock()
 				return told[want]
