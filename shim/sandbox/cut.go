@@ -40,12 +40,18 @@ func (c *cut) flip(now time.Time, from string, to network.Position) {
 	}
 }
 
-// A sandbox whose data was dropped says it again when its timer is due: after half a second at first, and later the
-// longer it had no answer. When it sleeps before that, nobody says it at all.
+// A sandbox whose data was dropped says it again when its timer is due. When it sleeps before that, nobody says it at all.
 const (
 	retryWithin     = time.Second
-	retryWithinMost = 5 * time.Second
+	retryWithinMost = 2 * time.Minute // gVisor's own bound of that timer
 )
+
+// saidAgainWithin is how long after a cut of that length what it has dropped is said again: half a second after a short
+// one, later the longer there was no answer, and four times the length where acknowledgements that the kernel kept
+// meanwhile looked like round trips (seen: 20 s after 5 s).
+func saidAgainWithin(length time.Duration) time.Duration {
+	return min(max(retryWithin, 4*length), retryWithinMost)
+}
 
 // recovered waits until the sandbox had the time to say again what an earlier transition's cut has dropped.
 func (w *Workload) recovered(ctx context.Context, before network.Counters) error {
@@ -59,7 +65,7 @@ func (w *Workload) recovered(ctx context.Context, before network.Counters) error
 	w.mu.Lock()
 	if unsaid != w.cut.unsaid {
 		w.cut.unsaid = unsaid
-		w.cut.until = w.cut.opened.Add(min(max(retryWithin, w.cut.length), retryWithinMost))
+		w.cut.until = w.cut.opened.Add(saidAgainWithin(w.cut.length))
 	}
 	wait := w.cut.until.Sub(w.opts.Now())
 	w.mu.Unlock()
