@@ -159,7 +159,7 @@ func testRefused(n *node) {
 	}
 	dir := n.t.TempDir()
 	_, complaint := n.try("tasks", "checkpoint", "--image-path", dir, n.id)
-	if !strings.Contains(complaint, "can't be restored from it: 1 exec processes") || !strings.Contains(complaint, "[exec]") {
+	if !strings.Contains(complaint, "can't be restored from it: processes started by exec run in it (1)") || !strings.Contains(complaint, "[exec]") {
 		n.t.Errorf("with a live exec: %q", complaint)
 	}
 	n.try("tasks", "checkpoint", "--image-path", filepath.Join(dir, "new"), n.id)
