@@ -15,16 +15,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// Inside is a connection to a container's loopback. It is closed by whoever has it.
+type Inside struct {
+	*net.UnixConn
+	// Done is closed when its process inside has ended, or is given up.
+	Done <-chan struct{}
+	// End kills that process, as EndExec does.
+	End func(context.Context) error
+}
+
 // Dial connects to a port of the container's loopback, which nothing outside reaches otherwise, by the dial role of
 // hibernate-helper inside; to is 127.0.0.1 or ::1 with the port. The connection ends each way by itself. A reset of the
-// server's comes as the end of both. Inside it is a process, and so a checkpoint must wait until done is closed: soon after
+// server's comes as the end of both. Inside it is a process, and so a checkpoint must wait until Done is closed: soon after
 // the connection is, or when the sandbox went away.
 //
 // The error is syscall.ECONNREFUSED when nothing listens there.
-func (c *Client) Dial(ctx context.Context, id string, helper *os.File, to netip.AddrPort) (conn *net.UnixConn, done <-chan struct{}, err error) {
+func (c *Client) Dial(ctx context.Context, id string, helper *os.File, to netip.AddrPort) (*Inside, error) {
 	ours, theirs, err := socketPair()
 	if err != nil {
-		return nil, nil, fmt.Errorf("dial %s in %s: %w", to, id, err)
+		return nil, fmt.Errorf("dial %s in %s: %w", to, id, err)
 	}
 	family := "4"
 	if to.Addr().Is6() {
@@ -36,7 +45,7 @@ func (c *Client) Dial(ctx context.Context, id string, helper *os.File, to netip.
 	})
 	_ = theirs.Close()
 	if err != nil {
-		return nil, nil, errors.Join(err, ours.Close())
+		return nil, errors.Join(err, ours.Close())
 	}
 	ended := make(chan struct{})
 	go func() {
@@ -45,9 +54,12 @@ func (c *Client) Dial(ctx context.Context, id string, helper *os.File, to netip.
 	}()
 	if err := c.awaitConnected(ctx, ours); err != nil {
 		_ = ours.Close()
-		return nil, nil, fmt.Errorf("dial %s in %s: %w", to, id, err)
+		if !errors.Is(err, syscall.ECONNREFUSED) { // it may be in its connect, to a server that accepts nobody
+			go func() { _ = c.EndExec(context.Background(), id, pid) }() // within twice its deadline; what can't be ended is given up
+		}
+		return nil, fmt.Errorf("dial %s in %s: %w", to, id, err)
 	}
-	return ours, ended, nil
+	return &Inside{ours, ended, func(ctx context.Context) error { return c.EndExec(ctx, id, pid) }}, nil
 }
 
 // awaitConnected reads the byte that the helper says first.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/netip"
 	"os"
 	"runtime"
@@ -43,23 +42,28 @@ func TestDial(t *testing.T) {
 	defer helper.Close()
 	for to, hello := range map[string]string{"127.0.0.1:7000": "hello 127.0.0.1\n", "[::1]:7001": "hello ::1\n"} {
 		begin := time.Now()
-		c, done, err := b.Dial(b.ctx, b.id, helper, netip.MustParseAddrPort(to))
+		c, err := b.Dial(b.ctx, b.id, helper, netip.MustParseAddrPort(to))
 		b.must(err)
 		t.Logf("%s: connected in %v", to, time.Since(begin))
 		answered(t, c, hello)
-		<-done
+		<-c.Done
 	}
-	if _, _, err := b.Dial(b.ctx, b.id, helper, netip.MustParseAddrPort("127.0.0.1:7001")); !errors.Is(err, syscall.ECONNREFUSED) {
+	if _, err := b.Dial(b.ctx, b.id, helper, netip.MustParseAddrPort("127.0.0.1:7001")); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("nothing listens: %v", err)
 	}
-	c, done, err := b.Dial(b.ctx, b.id, helper, netip.MustParseAddrPort("127.0.0.1:7002")) // which keeps it open
+	c, err := b.Dial(b.ctx, b.id, helper, netip.MustParseAddrPort("127.0.0.1:7002")) // which keeps it open
 	b.must(err)
 	b.must(c.Close())
-	<-done
+	<-c.Done
+	c, err = b.Dial(b.ctx, b.id, helper, netip.MustParseAddrPort("127.0.0.1:7002"))
+	b.must(err)
+	defer c.Close()
+	b.must(c.End(b.ctx)) // while it is open
+	<-c.Done
 	b.image()
 }
 
-func answered(t *testing.T, c *net.UnixConn, hello string) {
+func answered(t *testing.T, c *Inside, hello string) {
 	t.Helper()
 	defer c.Close()
 	if err := c.SetDeadline(time.Now().Add(time.Minute)); err != nil {

@@ -36,7 +36,8 @@ type execKey struct {
 // process inside and ends with its status.
 type execution struct {
 	done chan struct{}
-	err  error // valid once done is closed
+	err  error                   // valid once done is closed
+	kill context.CancelCauseFunc // of the runsc exec
 }
 
 // Exec starts a process and returns its pid as seen inside, once it runs. The
@@ -56,7 +57,7 @@ func (c *Client) Exec(ctx context.Context, id string, o ExecOptions) (int, error
 	op.reportPid(report)
 
 	life, kill := context.WithCancelCause(context.WithoutCancel(ctx))
-	e := &execution{done: make(chan struct{})}
+	e := &execution{done: make(chan struct{}), kill: kill}
 	go func() {
 		defer close(e.done)
 		defer kill(nil)
@@ -115,11 +116,9 @@ func (c *Client) remember(key execKey, e *execution) {
 // than that of ctx, means that the sandbox went away under the process.
 func (c *Client) WaitExec(ctx context.Context, id string, insidePid int) (int, error) {
 	key := execKey{id, insidePid}
-	c.mu.Lock()
-	e := c.execs[key]
-	c.mu.Unlock()
-	if e == nil {
-		return 0, &Error{Command: "exec", ID: id, Message: fmt.Sprintf("no exec with pid %d", insidePid), Kind: ErrNotFound}
+	e, err := c.executionOf(key)
+	if err != nil {
+		return 0, err
 	}
 	select {
 	case <-ctx.Done():
@@ -132,6 +131,38 @@ func (c *Client) WaitExec(ctx context.Context, id string, insidePid int) (int, e
 	}
 	c.mu.Unlock()
 	return exitStatus(e.err)
+}
+
+func (c *Client) executionOf(key execKey) (*execution, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if e := c.execs[key]; e != nil {
+		return e, nil
+	}
+	return nil, &Error{Command: "exec", ID: key.id, Message: fmt.Sprintf("no exec with pid %d", key.pid), Kind: ErrNotFound}
+}
+
+// EndExec kills a process that Exec started. Where the sandbox doesn't tell of its end within Timeouts.Control, the wait for it
+// is given up, and WaitExec returns; the error is nil then, too, for nothing else can be done about it. ErrNotFound when
+// WaitExec has returned its status.
+func (c *Client) EndExec(ctx context.Context, id string, insidePid int) error {
+	e, err := c.executionOf(execKey{id, insidePid})
+	if err != nil {
+		return err
+	}
+	err = c.Kill(ctx, id, KillOptions{Signal: syscall.SIGKILL, Pid: insidePid})
+	if errors.Is(err, ErrNotRunning) || errors.Is(err, ErrNotFound) { // it has ended, or all has
+		err = nil
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, c.Timeouts.control(), ErrDeadline)
+	defer cancel()
+	select {
+	case <-e.done:
+	case <-ctx.Done():
+		e.kill(context.Cause(ctx))
+		<-e.done
+	}
+	return err
 }
 
 // exitStatus separates a status of the process from a failure of runsc, which

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hibernate-runtime/hibernate/network"
+	"github.com/hibernate-runtime/hibernate/runsc"
 	"github.com/hibernate-runtime/hibernate/shim/lifecycle"
 	"github.com/hibernate-runtime/hibernate/wakeproxy"
 )
@@ -30,8 +31,11 @@ const (
 	// mostForwards and mostInside bound the connections that are passed on at the same time, the latter those that need a
 	// process; more wait.
 	mostForwards, mostInside = 1024, 32
-	// insideEnds is how long a process that dialled the loopback may take to end.
+	// insideEnds is how long a process that dialled the loopback may take to end, before it is killed.
 	insideEnds = 5 * time.Second
+	// lookEvery is how often it is asked whether such a connection's client is still there: one that has closed and one that
+	// has ended its half say the same. It is taken for gone when it was so often, with nothing passed on meanwhile.
+	lookEvery, goneLooks = 10 * time.Second, 3
 )
 
 // visitors are connections that the shim takes itself, and passes on.
@@ -76,6 +80,9 @@ type forwarding struct {
 	visitors
 	w     *Workload
 	slots chan struct{} // one for each process
+	// As the constants; abandoned tells whether a client's socket is nobody's any more.
+	insideEnds, lookEvery time.Duration
+	abandoned             func(client netip.AddrPort, to netip.AddrPort) bool
 
 	mu     sync.Mutex // guards the fields below
 	inside map[*insideConn]struct{}
@@ -85,8 +92,15 @@ type forwarding struct {
 
 // insideConn is a connection to the sandbox's loopback.
 type insideConn struct {
-	*net.UnixConn
-	done <-chan struct{}
+	*runsc.Inside
+	once, ending sync.Once
+	closed       chan struct{} // by the proxy
+}
+
+// Close implements net.Conn.
+func (c *insideConn) Close() error {
+	c.once.Do(func() { close(c.closed) })
+	return c.Inside.Close()
 }
 
 // startForwarding begins to take connections from inside the pod's namespace. Without them all else works, so a kernel that
@@ -105,16 +119,27 @@ func (w *Workload) startForwarding(ctx context.Context) {
 		w.opts.Log.Warn("connections from inside the pod, as port-forward makes, are refused", "error", err)
 		return
 	}
-	f := &forwarding{w: w, slots: make(chan struct{}, mostInside), inside: map[*insideConn]struct{}{}}
+	f := newForwarding(w)
+	f.begin(listeners, w.opts.Log, func(ctx context.Context, ln *os.File) error { return f.proxy.Serve(ctx, ln, 0) })
+	if !w.whileRunning(func() { w.forward = f }) { // stopVisitors may have come before
+		f.stop()
+	}
+}
+
+func newForwarding(w *Workload) *forwarding {
+	f := &forwarding{
+		w: w, slots: make(chan struct{}, mostInside), inside: map[*insideConn]struct{}{}, insideEnds: insideEnds, lookEvery: lookEvery,
+		abandoned: func(client, to netip.AddrPort) bool {
+			gone, err := network.Abandoned(w.podNS, client, to) // one that can't be asked for may be there
+			return err == nil && gone
+		},
+	}
 	hold := w.config.HoldTimeout
 	f.proxy = wakeproxy.New(wakeproxy.Options{
 		Waker: f, Dialer: f, Grace: wakeproxy.Unlimited, Log: w.opts.Log,
 		Limits: wakeproxy.Limits{Connections: mostForwards, HoldFor: hold, DialTimeout: hold, RefusedFor: time.Nanosecond},
 	})
-	f.begin(listeners, w.opts.Log, func(ctx context.Context, ln *os.File) error { return f.proxy.Serve(ctx, ln, 0) })
-	if !w.whileRunning(func() { w.forward = f }) { // stopVisitors may have come before
-		f.stop()
-	}
+	return f
 }
 
 // whileRunning calls do with w.mu held, unless the container has ended.
@@ -161,11 +186,11 @@ func (f *forwarding) Dial(ctx context.Context, client netip.AddrPort, port uint1
 	if client.Addr().Is6() {
 		loopback = netip.IPv6Loopback()
 	}
-	return f.dialInside(ctx, netip.AddrPortFrom(loopback, port))
+	return f.dialInside(ctx, client, netip.AddrPortFrom(loopback, port))
 }
 
-// dialInside has a process in the sandbox dial. It is counted before the workload could sleep.
-func (f *forwarding) dialInside(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
+// dialInside has a process in the sandbox dial. It is counted before the workload could sleep, until it has ended.
+func (f *forwarding) dialInside(ctx context.Context, client, to netip.AddrPort) (net.Conn, error) {
 	select {
 	case f.slots <- struct{}{}:
 	case <-ctx.Done():
@@ -177,13 +202,59 @@ func (f *forwarding) dialInside(ctx context.Context, to netip.AddrPort) (net.Con
 		return nil, err
 	}
 	go func() {
-		<-c.done
+		f.attend(c, client, to)
 		f.mu.Lock()
 		delete(f.inside, c)
 		f.mu.Unlock()
 		<-f.slots
 	}()
 	return c, nil
+}
+
+// attend returns when the connection's process inside has ended, or was made to: soon after the proxy has closed the connection, or
+// its client is there no more.
+func (f *forwarding) attend(c *insideConn, client, to netip.AddrPort) {
+	look := time.NewTicker(f.lookEvery)
+	defer look.Stop()
+	gone, moved := 0, int64(0)
+	for {
+		select {
+		case <-c.Done:
+			return
+		case <-c.closed:
+			f.end(c)
+			return
+		case <-look.C:
+			if now := f.passed(); now != moved || !f.abandoned(client, to) {
+				gone, moved = 0, now
+				continue
+			}
+			if gone++; gone == goneLooks {
+				f.end(c)
+				return
+			}
+		}
+	}
+}
+
+// end hangs up, and kills the process inside if that doesn't end by itself.
+func (f *forwarding) end(c *insideConn) { c.ending.Do(func() { f.endNow(c) }) }
+
+func (f *forwarding) endNow(c *insideConn) {
+	c.hangUp()
+	patience := time.NewTimer(f.insideEnds)
+	defer patience.Stop()
+	select {
+	case <-c.Done:
+		return
+	case <-patience.C:
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), undoTimeout)
+	defer cancel()
+	f.w.opts.Log.Warn("the process of a port-forward is killed: its connection has ended, and it has not")
+	if err := c.End(ctx); err != nil {
+		f.w.opts.Log.Warn("the process of a port-forward can't be killed", "error", err)
+	}
 }
 
 func (f *forwarding) enter(ctx context.Context, to netip.AddrPort) (*insideConn, error) {
@@ -197,11 +268,11 @@ func (f *forwarding) enter(ctx context.Context, to netip.AddrPort) (*insideConn,
 		return nil, err
 	}
 	defer helper.Close()
-	conn, done, err := f.w.runsc.Dial(ctx, f.w.opts.ID, helper, to)
+	conn, err := f.w.runsc.Dial(ctx, f.w.opts.ID, helper, to)
 	if err != nil {
 		return nil, err
 	}
-	c := &insideConn{conn, done}
+	c := &insideConn{Inside: conn, closed: make(chan struct{})}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.inside[c] = struct{}{}
@@ -220,8 +291,8 @@ func (f *forwarding) busy(now time.Time, silence time.Duration) int {
 	if len(f.inside) == 0 {
 		return 0
 	}
-	if stats := f.proxy.Stats(); stats.In+stats.Out != f.moved {
-		f.moved, f.used = stats.In+stats.Out, now
+	if passed := f.passed(); passed != f.moved {
+		f.moved, f.used = passed, now
 	}
 	if silence > 0 && now.Sub(f.used) >= silence {
 		return 0
@@ -229,8 +300,14 @@ func (f *forwarding) busy(now time.Time, silence time.Duration) int {
 	return len(f.inside)
 }
 
+// passed is how many bytes were passed on, both ways, by all connections.
+func (f *forwarding) passed() int64 {
+	stats := f.proxy.Stats()
+	return stats.In + stats.Out
+}
+
 // endInside ends the connections to the sandbox's loopback, whose processes don't survive a restore, and returns when those
-// are gone. It may be called on none.
+// are gone or given up. It may be called on none.
 func (f *forwarding) endInside(ctx context.Context) error {
 	if f == nil {
 		return nil
@@ -241,19 +318,18 @@ func (f *forwarding) endInside(ctx context.Context) error {
 		ending = append(ending, c)
 	}
 	f.mu.Unlock()
-	timeout := time.NewTimer(insideEnds)
-	defer timeout.Stop()
+	var all sync.WaitGroup
 	for _, c := range ending {
-		c.hangUp()
-		select {
-		case <-c.done:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-timeout.C:
-			return fmt.Errorf("the process of a port-forward did not end within %v", insideEnds)
-		}
+		all.Go(func() { f.end(c) })
 	}
-	return nil
+	done := make(chan struct{})
+	go func() { all.Wait(); close(done) }()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // hangUp ends both ways. The proxy, which closes the connection, finds out by itself.
