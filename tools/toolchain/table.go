@@ -46,6 +46,7 @@ var table = []tool{
 		},
 	},
 	{name: "crictl", packages: []string{"sigs.k8s.io/cri-tools/cmd/crictl"}},
+	{name: "versitygw", packages: []string{"github.com/versity/versitygw/cmd/versitygw"}, asked: true}, // 80 s to build
 	{name: "client", packages: []string{"github.com/containerd/containerd/v2/integration/client"}, tests: true, asked: true},
 	{name: "staticcheck", packages: []string{"honnef.co/go/tools/cmd/staticcheck"}},
 	{
