@@ -15,18 +15,19 @@ import (
 // sent before the reset.
 const settleFor = 5 * time.Second
 
-// serve runs one accepted connection from dial to end.
-func (s *server) serve(fd int, client netip.AddrPort) {
+// serve runs one accepted connection from dial to end. What was read from it
+// before goes first.
+func (s *server) serve(fd int, client netip.AddrPort, before []byte) {
 	defer s.admit.release()
 	defer s.active.Add(-1)
 	d := Drained{Port: s.listener.meant(fd), Client: client}
 	start := time.Now()
-	d.Dial, d.Err = s.connect(fd, client, start, &d)
+	d.Dial, d.Err = s.connect(fd, client, before, start, &d)
 	d.Took = time.Since(start)
 	s.observer.Drained(d)
 }
 
-func (s *server) connect(fd int, client netip.AddrPort, start time.Time, d *Drained) (time.Duration, error) {
+func (s *server) connect(fd int, client netip.AddrPort, before []byte, start time.Time, d *Drained) (time.Duration, error) {
 	from, err := clientSide(fd)
 	if err != nil {
 		return 0, err
@@ -43,6 +44,10 @@ func (s *server) connect(fd int, client netip.AddrPort, start time.Time, d *Drai
 		return dial, err
 	}
 	c := &conn{client: from, workload: to, server: s, port: d.Port, peer: client}
+	if from.onWay, err = s.pipes.filled(before); err != nil {
+		c.abort(err)
+		return dial, err
+	}
 	err = c.run(s.connCtx)
 	d.In, d.Out = c.in.Load(), c.out.Load()
 	return dial, err

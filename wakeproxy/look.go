@@ -26,8 +26,10 @@ type Question struct {
 	Port   uint16
 	// Closed: it has closed without a word.
 	Closed bool
-	// Of an HTTP/1 request; the path without a query. Empty when it is none.
+	// Of an HTTP request; the path without a query. Empty when it is none.
 	Method, Path, UserAgent string
+	// Stream is that of an HTTP/2 request; 0 of others. Only gRPC's health protocol is shown.
+	Stream uint32
 }
 
 // Health is what a workload that is away is said to be.
@@ -76,11 +78,15 @@ func (s *server) looking(probes Probes) error {
 
 // look answers a probe, or wakes the workload for the connection.
 func (s *server) look(fd int, client netip.AddrPort, probes Probes) {
-	if health, away := probes.Away(); away && s.answered(fd, client, probes, health) {
-		unix.Close(fd)
-		s.active.Add(-1)
-		s.admit.release()
-		return
+	var before []byte
+	if health, away := probes.Away(); away {
+		var done bool
+		if done, before = s.answered(fd, client, probes, health); done {
+			unix.Close(fd)
+			s.active.Add(-1)
+			s.admit.release()
+			return
+		}
 	}
 	s.observer.Held(s.listener.port)
 	if err := s.wake(); err != nil {
@@ -89,36 +95,51 @@ func (s *server) look(fd int, client netip.AddrPort, probes Probes) {
 		s.admit.release()
 		return
 	}
-	s.serve(fd, client)
+	s.serve(fd, client, before)
 }
 
-// answered leaves the connection as it was unless it is a probe.
-func (s *server) answered(fd int, client netip.AddrPort, probes Probes, health Health) bool {
+// answered leaves the connection as it was unless it is a probe, or returns what was taken from it. One that can't be passed on any
+// more has ended.
+func (s *server) answered(fd int, client netip.AddrPort, probes Probes, health Health) (done bool, before []byte) {
 	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
 	if err != nil {
-		return false
+		return false, nil
 	}
 	f := os.NewFile(uintptr(own), "client")
 	defer f.Close()
 	q := Question{Client: client, Port: s.listener.meant(fd)}
-	if !peek(f, &q, s.lookFor) || !probes.Probe(q) {
-		return false
+	shown, second := peek(f, &q, s.lookFor)
+	greeted := false
+	if second {
+		greeted, shown = askHTTP2(f, &q, s.lookFor)
 	}
-	if !q.Closed {
-		_ = tell(f, q.Method, health)
+	switch {
+	case shown && probes.Probe(q):
+		switch {
+		case q.Stream != 0:
+			_ = tellGRPC(f, q, greeted, health)
+		case !q.Closed:
+			_ = tell(f, q.Method, health)
+		}
+		return true, nil
+	case greeted:
+		if before, err = withoutAck(f); err != nil {
+			s.log.Warn("connection refused: it can't be passed on", "client", client, "error", err)
+			_ = fileControl(f, lingerNot)
+			return true, nil
+		}
 	}
-	return true
+	return false, before
 }
 
-// peek looks at what the client has sent, which stays where it is; false when it
-// shows nothing in time.
-func peek(f *os.File, q *Question, limit time.Duration) bool {
+// peek looks at what the client has sent, which stays where it is. It is not
+// shown when that isn't told in time; second says that it has begun by HTTP/2.
+func peek(f *os.File, q *Question, limit time.Duration) (shown, second bool) {
 	raw, err := f.SyscallConn()
 	if err != nil || f.SetReadDeadline(time.Now().Add(limit)) != nil {
-		return false
+		return false, false
 	}
 	buf := make([]byte, lookAt)
-	shown := false
 	err = raw.Read(func(fd uintptr) bool {
 		n, _, err := unix.Recvfrom(int(fd), buf, unix.MSG_PEEK|unix.MSG_DONTWAIT)
 		switch {
@@ -129,6 +150,9 @@ func peek(f *os.File, q *Question, limit time.Duration) bool {
 			return true
 		}
 		head := buf[:n]
+		if second = bytes.HasPrefix(head, preface); second || bytes.HasPrefix(preface, head) {
+			return second
+		}
 		if head[0] < 'A' || head[0] > 'Z' || bytes.IndexByte(head, '\n') >= 0 && !httpRequest.Match(head) { // no HTTP
 			shown = true
 			return true
@@ -139,7 +163,7 @@ func peek(f *os.File, q *Question, limit time.Duration) bool {
 		}
 		return shown || n == len(buf)
 	})
-	return err == nil && shown
+	return err == nil && shown, second
 }
 
 // read takes an HTTP/1 request's head.

@@ -35,9 +35,7 @@ func refuse(f *os.File, cause error) string {
 	defer f.Close()
 	method := requestMethod(f)
 	if method == "" || answer(f, method, cause) != nil {
-		_ = fileControl(f, func(fd int) error {
-			return unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
-		})
+		_ = fileControl(f, lingerNot)
 		return RefusedReset
 	}
 	return RefusedHTTP

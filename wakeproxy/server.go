@@ -107,7 +107,7 @@ func (s *server) drain() error {
 			}
 			return err
 		}
-		s.conns.Go(func() { s.serve(fd, client) })
+		s.conns.Go(func() { s.serve(fd, client, nil) })
 		if !s.admit.try() {
 			return nil
 		}

@@ -84,15 +84,18 @@ func (s *side) close() { s.closer.Close() }
 
 // reset ends the connection by RST.
 func (s *side) reset() {
-	_ = s.control(func(fd int) error {
-		return unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
-	})
+	_ = s.control(lingerNot)
 	s.closer.Close()
+}
+
+// lingerNot has the close of a connection be a reset.
+func lingerNot(fd int) error {
+	return unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
 }
 
 // resetFD ends an accepted connection that nobody has looked at yet.
 func resetFD(fd int) {
-	_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+	_ = lingerNot(fd)
 	unix.Close(fd)
 }
 

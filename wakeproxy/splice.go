@@ -2,6 +2,7 @@ package wakeproxy
 
 import (
 	"errors"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -171,6 +172,26 @@ func (pp *pipePool) get() (*pipe, error) {
 	// Without the privilege, beyond a limit of the user's, pipes stay small.
 	_, _ = unix.FcntlInt(uintptr(fds[1]), unix.F_SETPIPE_SZ, pipeSize)
 	return &pipe{r: fds[0], w: fds[1]}, nil
+}
+
+// filled is a pipe with bytes, as if they had just been read; they must be fewer than pipeSize.
+func (pp *pipePool) filled(bytes []byte) (onWay, error) {
+	if len(bytes) == 0 {
+		return onWay{}, nil
+	}
+	p, err := pp.get()
+	if err != nil {
+		return onWay{}, err
+	}
+	n, err := unix.Write(p.w, bytes)
+	if err == nil && n < len(bytes) {
+		err = unix.ENOBUFS
+	}
+	if err != nil {
+		p.close()
+		return onWay{}, os.NewSyscallError("write to a pipe", err)
+	}
+	return onWay{p, n}, nil
 }
 
 // put takes back an empty pipe.

@@ -11,6 +11,10 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	health "google.golang.org/grpc/health/grpc_health_v1"
+
 	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
 )
 
@@ -110,6 +114,43 @@ func TestKubeletsProbesWakeNothing(t *testing.T) {
 	f.wakes(before)
 }
 
+// checksHealth asks by gRPC, as kubelet does, and returns what it is told.
+func (f *forwarded) checksHealth(agent string, timeout time.Duration) (health.HealthCheckResponse_ServingStatus, error) {
+	f.t.Helper()
+	c, err := grpc.NewClient("passthrough:///"+net.JoinHostPort(f.pod.IP, "8080"),
+		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithUserAgent(agent),
+		grpc.WithContextDialer(func(ctx context.Context, at string) (net.Conn, error) { return f.world.DialNode(ctx, "tcp", at) }))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(f.t.Context(), timeout)
+	defer cancel()
+	answer, err := health.NewHealthClient(c).Check(ctx, &health.HealthCheckRequest{})
+	return answer.GetStatus(), err
+}
+
+// kubelet's gRPC client names itself, and then its library.
+const kubeletByGRPC = "kube-probe/1.36"
+
+// So are those by gRPC; another client's question wakes.
+func TestKubeletsProbesByGRPCWakeNothing(t *testing.T) {
+	f := startPod(t, true, map[string]string{"mode": `"manual"`, "probes": `["kubelet"]`})
+	f.asleepThrough(func() bool {
+		status, err := f.checksHealth(kubeletByGRPC, longWait)
+		if err != nil {
+			t.Error(err)
+		}
+		return status == health.HealthCheckResponse_SERVING
+	})
+	f.sleep()
+	before := f.status()
+	if status, err := f.checksHealth("somebody/1", 10*time.Second); err == nil { // the server knows no gRPC
+		t.Errorf("somebody else is told %s", status)
+	}
+	f.wakes(before)
+}
+
 // speaksFirst wants a server that waits for nothing to be woken for a client that says nothing.
 func (f *forwarded) speaksFirst() {
 	f.t.Helper()
@@ -160,6 +201,9 @@ func TestProbesOfABlockedWorkload(t *testing.T) {
 		if got = f.asks(f.world.DialNode, "8080", ofKubelet); answersFor("blocked", got) {
 			break
 		}
+	}
+	if status, err := f.checksHealth(kubeletByGRPC, longWait); err != nil || status != health.HealthCheckResponse_NOT_SERVING {
+		t.Errorf("a probe by gRPC: %s, %v", status, err)
 	}
 	if !answersFor("blocked", got) || f.status().GetState() != "blocked" {
 		t.Errorf("a probe: %q, and it is %s", got, f.status().GetState())

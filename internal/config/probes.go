@@ -144,8 +144,9 @@ func probeKeys() []Key {
 			field: func(c *Config) *[]Probe { return &c.Probes },
 			doc: "Questions over the network that only ask whether the workload is well. Those to a sleeper's held ports are " +
 				"answered without a wake: HTTP with 200 and the header Hibernate-State: asleep, with 503 when it is blocked. " +
-				"kubelet stands for those from the node itself that are HTTP of its user agent, or connect and close. Awake the " +
-				"workload answers, and they are activity unless ignore names them.",
+				"kubelet stands for those from the node itself that are HTTP or gRPC of its user agent, or connect and close; " +
+				"gRPC's health protocol, whose path of others' is /grpc.health.v1.Health/Check, is answered SERVING, and NOT_SERVING " +
+				"when it is blocked. Awake the workload answers, and they are activity unless ignore names them.",
 		}.key(),
 		setting[[]string]{
 			name: "probe-exec", scope: ScopeWorkload, codec: commands, def: raw{},

@@ -104,7 +104,7 @@ func (q questions) fits(p config.Probe, asked wakeproxy.Question) bool {
 	case p.Path == "":
 		return asked.Closed
 	}
-	return p.Path == asked.Path && (asked.Method == "GET" || asked.Method == "HEAD")
+	return p.Path == asked.Path && (asked.Method == "GET" || asked.Method == "HEAD" || asked.GRPC())
 }
 
 func contains(list []netip.Prefix, a netip.Addr) bool {
