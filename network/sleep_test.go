@@ -5,10 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
 
 	"github.com/hibernate-runtime/hibernate/network"
 )
@@ -99,19 +104,43 @@ func TestParkedGateKeepsSYN(t *testing.T) {
 		done <- result{c, err}
 	}()
 	next(t, misses)
+	noMoreSYNs(t, w.client) // so that it is the kept one that arrives
 	woken(t, l, s)
-	start := time.Now()
 	r := <-done
 	must(t, r.err)
 	defer r.c.Close()
-	if took := time.Since(start); took > 500*time.Millisecond {
-		t.Fatalf("the SYN that was kept took %v", took)
-	}
 	must(t, say(r.c, "hello", answerTime))
+}
+
+// noMoreSYNs lets none that the client sends again get out.
+func noMoreSYNs(t *testing.T, client string) {
+	t.Helper()
+	c := nft(t, client)
+	table := c.AddTable(&nftables.Table{Name: "again", Family: nftables.TableFamilyIPv4})
+	policy := nftables.ChainPolicyAccept
+	chain := c.AddChain(&nftables.Chain{
+		Name: "out", Table: table, Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookOutput,
+		Priority: nftables.ChainPriorityFilter, Policy: &policy,
+	})
+	const flags, syn = 13, 2 // of TCP's header
+	c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{unix.IPPROTO_TCP}},
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: flags, Len: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{syn}},
+		&expr.Verdict{Kind: expr.VerdictDrop},
+	}})
+	must(t, c.Flush())
+}
+
+// seldomAgain, in P, has the kernel repeat that a packet waits after longer than any test takes.
+func seldomAgain() error {
+	return os.WriteFile("/proc/sys/net/ipv4/neigh/hib0/retrans_time_ms", []byte("600000"), 0)
 }
 
 func TestMissIsReportedAtOnce(t *testing.T) {
 	w, l, s := awake(t)
+	inside(t, w.pod, func() (any, error) { return nil, seldomAgain() })
 	misses := watch(t, l)
 	u := inside(t, w.client, func() (net.Conn, error) { return net.Dial("udp4", "10.99.0.2:7000") })
 	defer u.Close()
@@ -123,19 +152,25 @@ func TestMissIsReportedAtOnce(t *testing.T) {
 		start := time.Now()
 		_, err := u.Write([]byte("x\n"))
 		must(t, err)
-		took = append(took, next(t, misses).Time.Sub(start))
-		woken(t, l, s)
+		var m network.Miss
+		select {
+		case m = <-misses:
+		case <-time.After(answerTime):
+		}
+		woken(t, l, s) // a sandbox that stays frozen would hold up the test's end
+		if m.Address != podAddr {
+			t.Fatal("it is told with the repetition only, or of another address")
+		}
+		took = append(took, m.Time.Sub(start))
 		must(t, hear(u, "x"))
 	}
 	slices.Sort(took)
 	t.Logf("from send to callback: p50 %v, max %v", took[len(took)/2], took[len(took)-1])
-	if took[len(took)/2] > 500*time.Millisecond { // half of what the kernel takes to ask again
-		t.Fatalf("misses take %v", took[len(took)/2])
-	}
 }
 
 func TestMissBeforeTheWatchIsFound(t *testing.T) {
 	w, l, s := awake(t)
+	inside(t, w.pod, func() (any, error) { return nil, seldomAgain() })
 	u := inside(t, w.client, func() (net.Conn, error) { return net.Dial("udp4", "10.99.0.2:7000") })
 	defer u.Close()
 	must(t, say(u, "learns the way", answerTime))
@@ -143,11 +178,7 @@ func TestMissBeforeTheWatchIsFound(t *testing.T) {
 	defer s.thaw()
 	_, err := u.Write([]byte("x\n"))
 	must(t, err)
-	start := time.Now()
 	next(t, watch(t, l))
-	if took := time.Since(start); took > 500*time.Millisecond {
-		t.Fatalf("found after %v, by the repetition only", took)
-	}
 }
 
 // A megabyte sent to a sleeper arrives whole.
