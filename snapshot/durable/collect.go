@@ -20,10 +20,10 @@ type CollectOptions struct {
 
 // Collection is what Collect has done, or would.
 type Collection struct {
-	Dropped []uint64  // sequences of generations
-	Deleted []Garbage // what only they had stays for a later run
-	Unknown []string  // objects that are none of this format: left alone
-	Listed  int       // objects that are there
+	Dropped []uint64 // sequences of generations
+	Deleted []Garbage
+	Unknown []string // objects that are none of this format: left alone
+	Listed  int      // objects that are there
 }
 
 // Garbage is an object that nothing names.
@@ -93,9 +93,13 @@ func (c *collect) run(ctx context.Context) (again bool, err error) {
 		return false, err
 	}
 	c.out.Listed = len(v.objects)
-	if changed, again, err := c.dropGenerations(ctx, v); again || err != nil {
+	keep, again, err := c.dropGenerations(ctx, v)
+	if again || err != nil {
 		return again, err
-	} else if changed && !c.o.DryRun {
+	}
+	if c.o.DryRun {
+		v.head.Generations = keep
+	} else if len(keep) < len(v.head.Generations) {
 		if v, err = c.look(ctx); err != nil { // a later listing than the change
 			return false, err
 		}
@@ -108,7 +112,11 @@ func (c *collect) run(ctx context.Context) (again bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	left, garbage, plain := c.sort(v, needed, condemned)
+	borrowed, err := c.borrowed(ctx, v)
+	if err != nil {
+		return false, err
+	}
+	left, garbage, plain := c.sort(v, needed, borrowed, condemned)
 	if garbage, err = c.lookTwice(ctx, v, garbage); err != nil {
 		return false, err
 	}
@@ -167,28 +175,26 @@ func (c *collect) old(v view, o store.Info) bool {
 	return v.now.Sub(o.Modified) > c.l.t.cfg.Grace+time.Second
 }
 
-// dropGenerations takes those out of the head that nobody needs. What only they had may go after a later listing.
-func (c *collect) dropGenerations(ctx context.Context, v view) (changed, again bool, err error) {
-	next := v.head.clone()
-	next.Generations = nil
+// dropGenerations takes those out of the head that nobody needs, and gives the others. What only they had may go after a
+// later listing.
+func (c *collect) dropGenerations(ctx context.Context, v view) (keep []Generation, again bool, err error) {
 	var dropped []uint64
 	for i, g := range v.head.Generations {
 		if i < c.l.t.cfg.Generations || g.Pinned || g.Sequence == v.head.Restoring || v.reads(g) {
-			next.Generations = append(next.Generations, g)
+			keep = append(keep, g)
 		} else {
 			dropped = append(dropped, g.Sequence)
 		}
 	}
-	if len(dropped) == 0 {
-		return false, false, nil
-	}
-	if !c.o.DryRun {
-		if _, won, err := c.l.swap(ctx, next, v.version); err != nil || !won {
-			return false, err == nil, err
+	if len(dropped) > 0 && !c.o.DryRun {
+		next := v.head.clone()
+		next.Generations = keep
+		if _, won, err := c.l.swap(ctx, next, v.version); !won {
+			return nil, err == nil, err
 		}
 	}
 	c.out.Dropped = append(c.out.Dropped, dropped...)
-	return true, false, nil
+	return keep, false, nil
 }
 
 func (v view) reads(g Generation) bool {
@@ -200,7 +206,7 @@ func (v view) reads(g Generation) bool {
 	return false
 }
 
-// needed are the names of all that generations and live readers need.
+// needed are the names of all that generations need.
 func (c *collect) needed(ctx context.Context, v view) (map[string]bool, error) {
 	needed := make(map[string]bool)
 	for _, g := range v.head.Generations {
@@ -217,15 +223,21 @@ func (c *collect) needed(ctx context.Context, v view) (map[string]bool, error) {
 		}
 		mark(needed, g.Manifest, m)
 	}
+	return needed, nil
+}
+
+// borrowed are the names of what readers need of generations that the head no longer has.
+func (c *collect) borrowed(ctx context.Context, v view) (map[string]bool, error) {
+	borrowed := make(map[string]bool)
 	for _, b := range v.readers {
 		if v.head.has(b.Manifest) || v.head.Key == nil {
 			continue
 		}
-		if err := c.markReader(ctx, v, needed, b); err != nil {
+		if err := c.markReader(ctx, v, borrowed, b); err != nil {
 			return nil, err
 		}
 	}
-	return needed, nil
+	return borrowed, nil
 }
 
 func mark(needed map[string]bool, name string, m *manifest) {
@@ -237,7 +249,7 @@ func mark(needed map[string]bool, name string, m *manifest) {
 
 // markReader marks what a reader needs of a generation that the head no longer has. One whose manifest is gone has come too
 // late, and has seen that itself.
-func (c *collect) markReader(ctx context.Context, v view, needed map[string]bool, b *leaseBody) error {
+func (c *collect) markReader(ctx context.Context, v view, borrowed map[string]bool, b *leaseBody) error {
 	name, ok := parseObjectName(b.Manifest)
 	if !ok || name.kind != manifestKind {
 		return fmt.Errorf("nothing was deleted: %w", corrupt(b.Manifest, "a lease names it, and it is no manifest"))
@@ -260,7 +272,7 @@ func (c *collect) markReader(ctx context.Context, v view, needed map[string]bool
 	if err != nil {
 		return fmt.Errorf("nothing was deleted, since a lease names it: %w", err)
 	}
-	mark(needed, b.Manifest, m)
+	mark(borrowed, b.Manifest, m)
 	return nil
 }
 
@@ -289,8 +301,9 @@ func (c *collect) condemned(ctx context.Context, v view, needed map[string]bool)
 }
 
 // sort tells what is to be deleted: left over from earlier lists; garbage, which has to be condemned first; and plain, which
-// nobody relies on: lists that the head doesn't name, and leases that are over.
-func (c *collect) sort(v view, needed, condemned map[string]bool) (left, garbage, plain []Garbage) {
+// nobody relies on: lists that the head doesn't name, and leases that are over. What is condemned is so for readers, too: those
+// whose lease came before it would have been seen.
+func (c *collect) sort(v view, needed, borrowed, condemned map[string]bool) (left, garbage, plain []Garbage) {
 	c.out.Unknown = nil
 	named := make(map[string]bool)
 	for _, list := range v.head.Condemned {
@@ -306,6 +319,7 @@ func (c *collect) sort(v view, needed, condemned map[string]bool) (left, garbage
 		case needed[o.Name] || named[o.Name]:
 		case condemned[o.Name]:
 			left = append(left, g)
+		case borrowed[o.Name]:
 		case !c.old(v, o):
 		case !isObject:
 			plain = append(plain, g)

@@ -248,7 +248,7 @@ func (c *commit) writeManifest(ctx context.Context) (Generation, error) {
 	if err != nil {
 		return Generation{}, err
 	}
-	if err := c.u.put(ctx, name, object); err != nil {
+	if _, err := c.u.put(ctx, name, object); err != nil {
 		return Generation{}, err
 	}
 	sum := sha256.Sum256(object)

@@ -12,6 +12,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -85,14 +86,14 @@ type work struct {
 
 type pass struct {
 	*upload
-	ctx     context.Context
-	jobs    chan func(*worker)
-	chunks  chan *chunk
-	frames  chan *work
-	packs   chan *[]byte // buffers of packs
-	bufs    sync.Pool    // of *chunk
-	works   sync.Pool
-	senders *errgroup.Group
+	ctx    context.Context
+	jobs   chan func(*worker)
+	chunks chan *chunk
+	frames chan *work
+	packs  chan *[]byte // buffers of packs
+	bufs   sync.Pool    // of *chunk
+	works  sync.Pool
+	group  *errgroup.Group
 }
 
 type worker struct{ hasher *hasher }
@@ -101,10 +102,9 @@ type worker struct{ hasher *hasher }
 func (u *upload) run(ctx context.Context) error {
 	u.done.Store(0)
 	g, ctx := errgroup.WithContext(ctx)
-	senders, ctx := errgroup.WithContext(ctx)
 	n := u.l.t.cfg.Workers
 	p := &pass{
-		upload: u, ctx: ctx, senders: senders,
+		upload: u, ctx: ctx, group: g,
 		jobs: make(chan func(*worker)), chunks: make(chan *chunk, 2*n), frames: make(chan *work, 4*n),
 		packs: make(chan *[]byte, u.l.t.cfg.Uploads+1),
 	}
@@ -122,9 +122,6 @@ func (u *upload) run(ctx context.Context) error {
 	g.Go(p.sequence)
 	g.Go(p.assemble)
 	err := g.Wait()
-	if serr := senders.Wait(); err == nil {
-		err = serr
-	}
 	close(stop)
 	workers.Wait()
 	return err
@@ -348,31 +345,51 @@ func (p *pass) finish(k *sendPack, buf *[]byte, sum hash.Hash) {
 	sum.Write((*buf)[at:])
 	k.Size, k.SHA256 = int64(len(*buf)), hex.EncodeToString(sum.Sum(nil))
 	k.object = nil
-	p.senders.Go(func() error {
-		if err := p.put(p.ctx, k.Name, *buf); err != nil {
-			return err // and the buffer may still be read
+	p.group.Go(func() error {
+		clean, err := p.put(p.ctx, k.Name, *buf)
+		if err != nil {
+			return err
+		}
+		if !clean {
+			buf = new([]byte)
 		}
 		p.packs <- buf
 		return nil
 	})
 }
 
-// put creates an object of ours. That it is there already can only be an earlier request of this call: no name is used twice.
-func (u *upload) put(ctx context.Context, name string, body []byte) error {
-	name = u.l.data(name)
-	_, err := u.l.t.cfg.Store.Put(ctx, name, body, store.Condition{Absent: true})
-	if errors.Is(err, store.ErrExists) {
-		var info store.Info
-		if info, err = u.l.t.cfg.Store.Stat(ctx, name); err == nil && info.Size != int64(len(body)) {
-			err = corrupt(name, "it was just written with %d bytes and has %d", len(body), info.Size)
+// putTries is how often an object is sent: with pauses of about 0.2, 0.4, 0.8 … seconds, half a minute in all.
+const putTries = 8
+
+// put creates an object of ours. No name is used twice, so sending it again is safe, and that it is there already can only be
+// an earlier request of this call. clean: nothing reads body any more.
+func (u *upload) put(ctx context.Context, name string, body []byte) (clean bool, err error) {
+	name, clean = u.l.data(name), true
+	for try := 1; ; try++ {
+		_, err = u.l.t.cfg.Store.Put(ctx, name, body, store.Condition{Absent: true})
+		if err == nil {
+			break
 		}
-	}
-	if err != nil {
-		return fmt.Errorf("upload: %w", err)
+		clean = false
+		if errors.Is(err, store.ErrExists) {
+			info, serr := u.l.t.cfg.Store.Stat(ctx, name)
+			if serr == nil && info.Size == int64(len(body)) {
+				break
+			}
+			if err = serr; serr == nil {
+				return false, corrupt(name, "it was just written with %d bytes and has %d", len(body), info.Size)
+			}
+		}
+		if !errors.Is(err, store.ErrUnavailable) || try == putTries {
+			return false, fmt.Errorf("upload (tried %d times): %w", try, err)
+		}
+		if perr := u.l.t.pause(ctx, 100*time.Millisecond<<try); perr != nil {
+			return false, errors.Join(err, perr)
+		}
 	}
 	u.sent.Add(int64(len(body)))
 	u.report()
-	return nil
+	return clean, nil
 }
 
 func (l *Lineage) data(name string) string { return dataPrefix + l.name + "/" + name }
