@@ -25,7 +25,7 @@ E2E  = $(filter-out %/conformance %/faults %/client %/network %/flat,$(shell $(L
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build tools images protos deps test check fmt vet staticcheck unit root test-conformance test-network test-faults full-faults test-flat full-flat test-client e2e shimtest race full-moment full-network demo bench short-bench bench-shim bench-network bench-flat install clean
+.PHONY: help build tools images protos deps test check fmt vet staticcheck unit root test-conformance test-network test-faults full-faults test-store test-flat full-flat test-client e2e shimtest race full-moment full-network demo bench short-bench bench-shim bench-network bench-flat install clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -113,6 +113,10 @@ test-faults: deps tools images build ## Each step of hibernations and wakes made
 full-faults: deps tools images build ## test-faults with 200 random sequences of operations; FAULTS_SEED=… for the same ones again (root)
 	@cd integration/faults && FAULTS_SEQUENCES=$(or $(FAULTS_SEQUENCES),200) $(ROOT_RINGS) \
 	  go test -count=1 -parallel 4 -timeout 30m -run '$(FAULTS_RUN)'
+
+test-store: ## The durable tier against a real S3 server, versitygw, over http and TLS, and against a directory
+	@go run ./tools/toolchain -p $(JOBS) versitygw
+	@HIBERNATE_STORE=1 sh tools/gotest.sh -together -count=1 -p $(JOBS) -timeout 10m -- ./snapshot/store/... ./snapshot/durable/...
 
 test-flat: deps tools images build ## Workloads that run before their memory is loaded, and what may happen meanwhile (root)
 	@$(ROOT_RINGS) sh tools/gotest.sh -count=1 -parallel 4 -timeout 10m -- ./integration/flat

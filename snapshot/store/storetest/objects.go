@@ -169,9 +169,11 @@ func (s *suite) largeObjects() {
 		s.Error("a large object came back with other bytes")
 	}
 	_, err := s.store.Put(s.ctx, s.at+"large", noise(size), store.Condition{Absent: true})
-	s.is("a large object over another, where none must be", err, store.ErrExists)
+	if !s.kind.Busy || !errors.Is(err, store.ErrUnavailable) {
+		s.is("a large object over another, where none must be", err, store.ErrExists)
+	}
 	if part, err := s.store.GetRange(s.ctx, s.at+"large", int64(size)-5000, 5000); err != nil || !bytes.Equal(part, want[size-5000:]) {
-		s.Errorf("the end of a large object: %d bytes, %v", len(part), err)
+		s.Errorf("the end of a large object, which was to stay: %d bytes, %v", len(part), err)
 	}
 }
 
