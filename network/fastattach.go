@@ -15,7 +15,7 @@ const programLicense = "Dual BSD/GPL"
 // attach makes the programs and puts them in place, switched off. The caller holds f.mu.
 func (f *fastPath) attach(l *Link, at *fastPrograms) (err error) {
 	if f.maps == nil {
-		if f.maps, err = newFastMaps(); err != nil {
+		if f.maps, err = newFastMaps(len(ip4.fromProbers(l.probers)) > 0); err != nil {
 			return err
 		}
 	}
@@ -25,7 +25,7 @@ func (f *fastPath) attach(l *Link, at *fastPrograms) (err error) {
 	s := &fastSpec{
 		addresses: l.attachment.of(ip4), primary: at.primary, outer: at.outer,
 		switches: f.maps.switches, counts: f.maps.counts, hops: f.maps.hops,
-		ignore: l.ignore,
+		youngs: f.maps.youngs, ignore: l.ignore, probes: ip4.fromProbers(l.probers), youth: l.youth,
 	}
 	for _, one := range []struct {
 		name  string

@@ -37,9 +37,10 @@ type fastPath struct {
 }
 
 // switches are an array of one, so that the programs reach it without a call; counts, too.
-type fastMaps struct{ switches, counts, hops *ebpf.Map }
+type fastMaps struct{ switches, counts, hops, youngs *ebpf.Map }
 
-func newFastMaps() (*fastMaps, error) {
+// newFastMaps makes those that are needed.
+func newFastMaps(probes bool) (*fastMaps, error) {
 	m := &fastMaps{}
 	for _, one := range []struct {
 		at   **ebpf.Map
@@ -48,7 +49,11 @@ func newFastMaps() (*fastMaps, error) {
 		{&m.switches, ebpf.MapSpec{Name: "hibernate_gate", Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1}},
 		{&m.counts, ebpf.MapSpec{Name: "hibernate_use", Type: ebpf.Array, KeySize: 4, ValueSize: countsSize, MaxEntries: 1}},
 		{&m.hops, ebpf.MapSpec{Name: "hibernate_hops", Type: ebpf.LRUHash, KeySize: hopKeySize, ValueSize: hopSize, MaxEntries: hopsAtMost}},
+		{&m.youngs, ebpf.MapSpec{Name: "hibernate_young", Type: ebpf.LRUHash, KeySize: youngKeySize, ValueSize: 8, MaxEntries: youngFast}},
 	} {
+		if one.at == &m.youngs && !probes {
+			continue
+		}
 		var err error
 		if *one.at, err = ebpf.NewMap(&one.spec); err != nil {
 			return nil, errors.Join(err, m.close())
@@ -58,7 +63,7 @@ func newFastMaps() (*fastMaps, error) {
 }
 
 func (m *fastMaps) close() error {
-	return errors.Join(m.switches.Close(), m.counts.Close(), m.hops.Close())
+	return errors.Join(m.switches.Close(), m.counts.Close(), m.hops.Close(), m.youngs.Close())
 }
 
 // fastPrograms are the three, at the interfaces with these indexes.

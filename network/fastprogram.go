@@ -3,6 +3,7 @@ package network
 import (
 	"encoding/binary"
 	"net/netip"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -47,7 +48,10 @@ type fastSpec struct {
 	addresses              []netip.Addr
 	primary, outer         int // indexes in P
 	switches, counts, hops *ebpf.Map
+	youngs                 *ebpf.Map
 	ignore                 []Filter
+	probes                 []netip.Prefix
+	youth                  time.Duration
 }
 
 // Bits of the switch, and offsets of the directions' counters: packets and bytes each, in cache lines of their own.
@@ -63,6 +67,7 @@ func (s *fastSpec) inward() asm.Instructions {
 	return join(
 		s.recognise(switchInward, atDestination),
 		transport(notOfSocket()),
+		s.young(atSource, atTransport, true),
 		s.ignored(atSource, atTransport+2),
 		s.count("counted", countsInward),
 		asm.Instructions{asm.Mov.Imm(asm.R1, int32(s.outer)), asm.Mov.Imm(asm.R2, 0), asm.FnRedirectPeer.Call(), asm.Return()},
@@ -83,6 +88,7 @@ func (s *fastSpec) outward() asm.Instructions {
 	return join(
 		s.recognise(switchOutward, atSource),
 		transport(join(toProxy, notOfSocket(), after)),
+		s.young(atDestination, atTransport+2, false),
 		s.ignored(atDestination, atTransport),
 		s.toNextHop(),
 		slow(),

@@ -144,7 +144,7 @@ func (l *Link) forgetKeeper() error {
 func (l *Link) openKeeper() (k *keeper, err error) {
 	k = &keeper{answers: map[*family]*rawSocket{}, back: map[*family]*rawSocket{}}
 	err = enter(l.pod.ns, func() (err error) {
-		if k.log, err = openLog(logGroup); err != nil {
+		if k.log, err = openLog(logGroup, logCopied); err != nil {
 			return err
 		}
 		for _, f := range l.attachment.families() {

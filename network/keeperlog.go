@@ -25,7 +25,7 @@ const (
 )
 
 // openLog runs inside P.
-func openLog(group uint16) (*mdnetlink.Conn, error) {
+func openLog(group uint16, copied uint32) (*mdnetlink.Conn, error) {
 	c, err := mdnetlink.Dial(unix.NETLINK_NETFILTER, nil)
 	if err != nil {
 		return nil, fmt.Errorf("packet log: %w", err)
@@ -34,7 +34,7 @@ func openLog(group uint16) (*mdnetlink.Conn, error) {
 	for _, config := range [][]mdnetlink.Attribute{
 		{{Type: logCommand, Data: []byte{logBind}}},
 		{
-			{Type: logMode, Data: append(binary.BigEndian.AppendUint32(nil, logCopied), logCopyPacket, 0)},
+			{Type: logMode, Data: append(binary.BigEndian.AppendUint32(nil, copied), logCopyPacket, 0)},
 			{Type: logAtOnce, Data: binary.BigEndian.AppendUint32(nil, 1)},
 		},
 	} {

@@ -1,6 +1,7 @@
 package network
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"sync"
+	"time"
 )
 
 // Link is the inner link of one workload. Its methods may be called from several
@@ -18,6 +20,8 @@ type Link struct {
 	node       *os.File // nil: this process's own
 	attachment *Attachment
 	ignore     []Filter
+	probers    []netip.Prefix
+	youth      time.Duration
 	found      record // P's own sysctls as they were; set by Open
 	fast       fastPath
 
@@ -43,6 +47,10 @@ type Options struct {
 	NoFastPath bool     // all packets go through P's own stack
 	Ignore     []Filter // what is no use
 
+	// Probes are where connections come from that may be probes: in the first Youth (10 s by default) they are no use by themselves; see Saids.
+	Probes []netip.Prefix
+	Youth  time.Duration
+
 	Node string // path of the node's namespace; "" for this process's
 }
 
@@ -55,7 +63,7 @@ func Open(ctx context.Context, o Options) (*Link, error) {
 	if o.Attachment == nil || len(o.Attachment.Addresses) == 0 {
 		return nil, ErrNoNetwork
 	}
-	l := &Link{attachment: o.Attachment, ignore: o.Ignore}
+	l := &Link{attachment: o.Attachment, ignore: o.Ignore, probers: o.Probes, youth: cmp.Or(o.Youth, youth)}
 	switch {
 	case o.NoFastPath:
 		l.fast.refused = "switched off"

@@ -44,6 +44,7 @@ type familyRules struct {
 	ports     *nftables.Set // TCP's that the workload listens on
 	empty     *nftables.Set // (TCP header length, IP length) with no payload or one byte
 	datagrams *nftables.Set
+	young     *nftables.Set // (address, port) of clients; see youngRules; nil where no probes come from
 }
 
 func newRuleset(l *Link, g Gate) *ruleset {
@@ -53,13 +54,21 @@ func newRuleset(l *Link, g Gate) *ruleset {
 		datagrams: &nftables.Set{Table: t, ID: 5, Name: "datagrams", KeyType: nftables.TypeInetService},
 	}
 	for _, f := range l.attachment.families() {
-		r.families = append(r.families, newFamilyRules(f, t, r.datagrams))
+		fr := newFamilyRules(f, t, r.datagrams)
+		if len(f.fromProbers(l.probers)) > 0 {
+			fr.young = f.youngSet(t)
+		}
+		r.families = append(r.families, fr)
 	}
 	r.chains = append(r.chains, seen())
 	for _, f := range r.families {
 		r.chains = append(r.chains,
-			f.activity(l.ignore, chainActivity, counterActivity), f.activity(l.ignore, chainUnsaid, counterActivity, counterUnsaid), f.proxied(), f.ladder(),
+			f.activity(append(f.ignored(l.ignore), f.youngRules(l)...), chainActivity, counterActivity),
+			f.activity(f.ignored(l.ignore), chainUnsaid, counterActivity, counterUnsaid), f.proxied(), f.ladder(),
 			f.fromSandbox(g), f.toSandbox(g))
+		if f.young != nil {
+			r.chains = append(r.chains, f.youngChain())
+		}
 	}
 	r.chains = append(r.chains, r.prerouting(l.attachment.Interface), r.input(l.attachment.Interface, g), r.forward(l.attachment.Interface, l.found), r.output(g), r.errors(g))
 	return r
@@ -204,13 +213,13 @@ func (f *familyRules) ladder() chain {
 // activity counts what is use: datagrams, and segments that open, close or carry
 // data. Not bare ACKs, nor keep-alives with the one byte that some stacks send
 // (a byte of real data has PSH). Most packets of a busy connection are long and
-// decided by the first two comparisons.
-func (f *familyRules) activity(ignore []Filter, name string, counters ...string) chain {
+// decided by the first two comparisons. What is before them is not counted.
+func (f *familyRules) activity(before []rule, name string, counters ...string) chain {
 	var counted []expr.Any
 	for _, c := range counters {
 		counted = append(counted, count(c)...)
 	}
-	return chain{name: name + f.suffix, rules: append(f.ignored(ignore),
+	return chain{name: name + f.suffix, rules: append(before,
 		when("datagram", protocol(unix.IPPROTO_UDP), counted, goTo(chainSeen)),
 		when("neither", notProtocol(unix.IPPROTO_TCP), leave()),
 		when("long", f.longer(longestTCP+1), counted, goTo(chainSeen)),
@@ -284,7 +293,7 @@ func (r *ruleset) errors(g Gate) chain {
 // kept, so the counters go on.
 func (r *ruleset) write(c *nftables.Conn, a *Attachment, g Gate) error {
 	c.AddTable(r.table)
-	for _, name := range []string{counterActivity, counterUnsaid, counterSpoofed} {
+	for _, name := range []string{counterActivity, counterUnsaid, counterSpoofed, counterYoung} {
 		c.AddObj(&nftables.CounterObj{Table: r.table, Name: name})
 	}
 	if err := r.writeSets(c, a, g); err != nil {
@@ -311,6 +320,15 @@ func (r *ruleset) writeSets(c *nftables.Conn, a *Attachment, g Gate) error {
 	sets := []filled{{r.datagrams, portKeys(g.Datagrams)}}
 	for _, f := range r.families {
 		sets = append(sets, filled{f.addresses, addressKeys(a.of(f.family))}, filled{f.ports, portKeys(g.portsOf(f.family))}, filled{f.empty, f.emptySizes()})
+	}
+	for _, f := range r.families {
+		if f.young == nil {
+			continue
+		}
+		// What is in it stays.
+		if err := c.AddSet(f.young, nil); err != nil {
+			return fmt.Errorf("nft set %s: %w", f.young.Name, err)
+		}
 	}
 	for _, s := range sets {
 		if err := c.AddSet(s.set, nil); err != nil {

@@ -45,9 +45,18 @@ const chainSeen = "seen"
 
 // Uses tells of use, of about one packet in a second, until ctx ends. Then the error is nil.
 func (l *Link) Uses(ctx context.Context, tell func(Use)) error {
+	return l.watchLog(ctx, useGroup, logCopied, func(p []byte) {
+		if u, ok := l.parseUse(p); ok {
+			tell(u)
+		}
+	})
+}
+
+// watchLog has packets told that rules show to a group, until ctx ends. Then the error is nil.
+func (l *Link) watchLog(ctx context.Context, group uint16, copied uint32, tell func(packet []byte)) error {
 	var log *mdnetlink.Conn
 	err := enter(l.pod.ns, func() (err error) {
-		log, err = openLog(useGroup)
+		log, err = openLog(group, copied)
 		return err
 	})
 	if err != nil {
@@ -63,12 +72,10 @@ func (l *Link) Uses(ctx context.Context, tell func(Use)) error {
 			return nil
 		case errors.Is(err, unix.ENOBUFS): // nobody misses them
 		case err != nil:
-			return fmt.Errorf("watch over use: %w", err)
+			return fmt.Errorf("watch over packets: %w", err)
 		}
 		for _, p := range packets {
-			if u, ok := l.parseUse(p); ok {
-				tell(u)
-			}
+			tell(p)
 		}
 	}
 }

@@ -36,7 +36,10 @@ type world struct {
 	att                      *network.Attachment
 	slow                     bool // without the fast path
 	ignore                   []network.Filter
-	nodeToo                  bool // the link knows the node
+	probes                   []netip.Prefix
+	youth                    time.Duration
+	standIn                  *standIn // where a test asks for it
+	nodeToo                  bool     // the link knows the node
 	families                 []plan
 }
 
@@ -125,7 +128,7 @@ func (w *world) open(t testing.TB) *network.Link {
 		must(t, err)
 		w.att = a
 	}
-	o := network.Options{Pod: w.pod, Inner: w.inner, Attachment: w.att, NoFastPath: w.slow, Ignore: w.ignore}
+	o := network.Options{Pod: w.pod, Inner: w.inner, Attachment: w.att, NoFastPath: w.slow, Ignore: w.ignore, Probes: w.probes, Youth: w.youth}
 	if w.nodeToo {
 		o.Node = w.node
 	}

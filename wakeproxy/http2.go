@@ -107,9 +107,14 @@ func askHTTP2(f *os.File, q *Question, limit time.Duration) (greeted, shown bool
 		greeted = true
 		peekUntil(f, limit, see)
 	}
+	q.take(b)
+	return greeted, q.GRPC()
+}
+
+// take takes a request, if it is there.
+func (q *Question) take(b begun) {
 	q.Stream, q.Method, q.UserAgent = b.stream, b.method, b.agent
 	q.Path, _, _ = strings.Cut(b.path, "?")
-	return greeted, q.GRPC()
 }
 
 // GRPC says whether it is asked by gRPC's health protocol.

@@ -153,17 +153,31 @@ func peek(f *os.File, q *Question, limit time.Duration) (shown, second bool) {
 		if second = bytes.HasPrefix(head, preface); second || bytes.HasPrefix(preface, head) {
 			return second
 		}
-		if head[0] < 'A' || head[0] > 'Z' || bytes.IndexByte(head, '\n') >= 0 && !httpRequest.Match(head) { // no HTTP
-			shown = true
-			return true
-		}
-		if end := bytes.Index(head, []byte("\r\n\r\n")); end >= 0 {
-			q.read(head[:end+2])
-			shown = true
-		}
+		shown = q.Read(head)
 		return shown || n == len(buf)
 	})
 	return err == nil && shown, second
+}
+
+// Read takes what a client has sent so far, from the beginning. It is false while that
+// doesn't show yet what it asks, and true also when it is nothing that is known.
+func (q *Question) Read(head []byte) (shown bool) {
+	if len(head) == 0 {
+		return false
+	}
+	if n := min(len(head), len(preface)); bytes.Equal(head[:n], preface[:n]) {
+		b := readHTTP2(head)
+		q.take(b)
+		return b.over
+	}
+	if head[0] < 'A' || head[0] > 'Z' || bytes.IndexByte(head, '\n') >= 0 && !httpRequest.Match(head) { // no HTTP
+		return true
+	}
+	end := bytes.Index(head, []byte("\r\n\r\n"))
+	if end >= 0 {
+		q.read(head[:end+2])
+	}
+	return end >= 0
 }
 
 // read takes an HTTP/1 request's head.

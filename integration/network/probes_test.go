@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -178,6 +179,47 @@ func TestDeclaredProbesWakeNothing(t *testing.T) {
 		t.Errorf("another path: %q", got)
 	}
 	f.wakes(before)
+}
+
+// Awake, probes don't keep it from sleep, however often they come; a user who comes from where they do does, and isn't cut off.
+func TestAwakeProbesAreNoUse(t *testing.T) {
+	f := startPod(t, true, map[string]string{
+		"mode": `"auto"`, "probes": `["kubelet"]`, "idle-timeout": `"2s"`, "min-awake": `"0s"`, "poll-interval": `"100ms"`,
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), longWait)
+	defer cancel()
+	probing, stop := context.WithCancel(ctx)
+	var probes sync.WaitGroup
+	probes.Go(func() {
+		for probing.Err() == nil {
+			if c, err := f.world.DialNode(ctx, "tcp", net.JoinHostPort(f.pod.IP, "8080")); err == nil {
+				_, err = io.WriteString(c, ofKubelet)
+				_, _ = io.Copy(io.Discard, c)
+				if c.Close(); err != nil {
+					t.Errorf("a probe: %v", err)
+				}
+			}
+			time.Sleep(200 * time.Millisecond)
+		}
+	})
+	defer probes.Wait()
+	defer stop()
+	s, err := f.world.WaitState(ctx, forwardedID, "asleep")
+	if err != nil {
+		t.Fatalf("under probes: %s, %v; %v", s.GetState(), err, f.status().GetBlockers())
+	}
+	if s := f.status(); s.GetWakes() > 0 {
+		t.Errorf("%d wakes", s.GetWakes())
+	}
+	for range 8 { // each soon after the other, for longer than it may be idle
+		if got := f.asks(f.world.DialNode, "8080", ofOthers); !strings.HasPrefix(got, "HTTP/1.1 404") {
+			t.Fatalf("a user's: %q", got)
+		}
+		if s := f.status(); s.GetState() != "awake" || s.GetWakes() != 1 {
+			t.Fatalf("in use it is %s, after %d wakes", s.GetState(), s.GetWakes())
+		}
+		time.Sleep(500 * time.Millisecond)
+	}
 }
 
 // A workload that can't be restored is not well, and says so to probes.

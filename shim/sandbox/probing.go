@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/hibernate-runtime/hibernate/internal/config"
@@ -27,7 +28,7 @@ func (w *Workload) startProbing(ctx context.Context) {
 	if w.removed || w.probing != nil {
 		return
 	}
-	q := questions{w: w, node: nodeAddresses()}
+	q := w.questions()
 	listeners, err := w.link.ListenProbes(ctx, q.sources())
 	if err != nil {
 		w.opts.Log.Warn("probes will wake it", "error", err)
@@ -64,6 +65,14 @@ func nodeAddresses() (list []netip.Prefix) {
 type questions struct {
 	w    *Workload
 	node []netip.Prefix
+}
+
+func (w *Workload) questions() questions {
+	q := questions{w: w}
+	if slices.ContainsFunc(w.config.Probes, func(p config.Probe) bool { return p.Kubelet }) {
+		q.node = nodeAddresses()
+	}
+	return q
 }
 
 // sources are the networks that probes come from.

@@ -127,7 +127,7 @@ func (w *Workload) joinNetwork(ctx context.Context) error {
 	}
 	link, err := network.Open(ctx, network.Options{
 		Pod: w.holder.namespace(), Inner: w.innerPath(), Attachment: attachment, NoFastPath: w.config.FastPath == config.FastPathOff,
-		Ignore: ignored(w.config.Ignore),
+		Ignore: ignored(w.config.Ignore), Probes: w.questions().sources(),
 	})
 	switch {
 	case errors.Is(err, network.ErrShared):
