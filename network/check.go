@@ -22,6 +22,9 @@ type stage struct {
 	repair func() error // nil when there is nothing to be done here
 }
 
+// stagesOfLink is how many of the stages, the first ones, are the pair itself.
+const stagesOfLink = 2
+
 // stages are those that need no sandbox.
 func (l *Link) stages(ctx context.Context) []stage {
 	return append([]stage{

@@ -140,8 +140,24 @@ func writeProbes(c *nftables.Conn, f *family, t *nftables.Table, table *keepaliv
 	return nil
 }
 
-// removeKeeper takes the chain away, if it is there.
+// removeKeeper takes the chain away, if it is there. Where something of it can't be taken away, as what another's rule refers
+// to, its rules are: from then on nothing is taken from the sandbox.
 func (l *Link) removeKeeper(ctx context.Context) error {
+	err := l.deleteKeeper(ctx)
+	if err == nil {
+		return nil
+	}
+	empty := l.pod.withNFT(ctx, func(c *nftables.Conn) error {
+		c.FlushChain(&nftables.Chain{Table: gateTable(), Name: chainKeepAlives})
+		return c.Flush()
+	})
+	if empty != nil {
+		return err
+	}
+	return nil
+}
+
+func (l *Link) deleteKeeper(ctx context.Context) error {
 	return l.pod.withNFT(ctx, func(c *nftables.Conn) error {
 		t := c.AddTable(gateTable())
 		ch := c.AddChain(chain{

@@ -13,21 +13,42 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// ErrOutside says that a sandbox has all that it begins with, but that not all of
+// what lies between it and its peers is in place.
+var ErrOutside = errors.New("the sandbox can begin, but is not reached as it should be")
+
 // PrepareInner mends the link, and puts the addresses, the default route and P's neighbour back into
 // I, where runsc takes them from. To be called before each create: runsc takes
-// the addresses away when it starts or restores.
+// the addresses away when it starts or restores. After ErrOutside all is in
+// place in I: something of P's could not be mended, as routes without the pod's
+// interface.
 func (l *Link) PrepareInner(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	for _, s := range l.stages(ctx) { // somebody may have taken the link away meanwhile
+	var outside error
+	for i, s := range l.stages(ctx) { // somebody may have taken the link away meanwhile
 		if s.check() == nil {
 			continue
 		}
-		if err := s.repair(); err != nil {
+		err := s.repair()
+		switch {
+		case err != nil && i < stagesOfLink:
 			return fmt.Errorf("prepare I: %s: %w", s.name, err)
+		case err != nil:
+			outside = errors.Join(outside, fmt.Errorf("%s: %w", s.name, err))
 		}
 	}
+	if err := l.fillInner(); err != nil {
+		return err
+	}
+	if outside != nil {
+		return fmt.Errorf("%w: %w", ErrOutside, outside)
+	}
+	return nil
+}
+
+func (l *Link) fillInner() error {
 	if err := l.fit(); err != nil {
 		return fmt.Errorf("prepare I: %w", err)
 	}

@@ -107,7 +107,7 @@ func (r record) wanted(primary string) []setting {
 	}
 	names := foreignNames(primary)
 	want := []setting{
-		{name: names[0], value: "1"},
+		{name: names[0], value: "1", optional: true}, // it goes with the interface
 		{name: names[1], value: strconv.Itoa(backlog)},
 		// A full backlog answers with a reset, rather than with silence after a
 		// completed handshake.
