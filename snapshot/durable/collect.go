@@ -106,6 +106,10 @@ func (c *collect) run(ctx context.Context) (again bool, err error) {
 	}
 	needed, err := c.needed(ctx, v)
 	if err != nil {
+		// Another collector may have dropped the generation, and deleted what it had.
+		if now, _, herr := c.l.read(ctx); herr == nil && now.Revision != v.head.Revision {
+			return true, nil
+		}
 		return false, err
 	}
 	condemned, lists, err := c.condemned(ctx, v, needed)

@@ -47,42 +47,35 @@ type readPack struct {
 // that it does. It takes Config.CachedFrames × 256 KiB, a few requests' bytes, and 24 bytes for each extent. Errors: ErrNone,
 // those of Head, ErrCorrupt, ErrTruncated, ErrForeign, ErrVersion.
 func (l *Lineage) Open(ctx context.Context, sequence uint64, o OpenOptions) (*Reader, error) {
-	r, err := l.open(ctx, sequence, o)
-	if err != nil {
+	r := &Reader{l: l, gets: make(chan struct{}, l.t.cfg.Downloads)}
+	r.ctx, r.cancel = context.WithCancelCause(ctx)
+	if err := r.open(sequence, o); err != nil {
+		r.Close()
 		return nil, fmt.Errorf("open a snapshot of %s: %w", l.name, err)
 	}
 	return r, nil
 }
 
-func (l *Lineage) open(ctx context.Context, sequence uint64, o OpenOptions) (r *Reader, err error) {
-	r = &Reader{l: l, gets: make(chan struct{}, l.t.cfg.Downloads)}
-	r.ctx, r.cancel = context.WithCancelCause(ctx)
-	defer func() {
-		if err != nil {
-			r.Close()
-		}
-	}()
-	h, err := l.Head(ctx)
-	if err != nil {
-		return nil, err
+func (r *Reader) open(sequence uint64, o OpenOptions) error {
+	h, err := r.l.Head(r.ctx)
+	if err == nil && o.Lease {
+		h, err = r.borrow(r.ctx, h, sequence)
 	}
-	if o.Lease {
-		if h, err = r.borrow(ctx, h, sequence); err != nil {
-			return nil, err
-		}
+	if err != nil {
+		return err
 	}
 	g, ok := h.Generation(sequence)
 	if !ok {
-		return nil, fmt.Errorf("%w: no generation %d", ErrNone, sequence)
+		return fmt.Errorf("%w: no generation %d", ErrNone, sequence)
 	}
 	r.generation = g
-	if r.keys, err = l.unwrap(ctx, *h.Key); err != nil {
-		return nil, err
+	if r.keys, err = r.l.unwrap(r.ctx, *h.Key); err != nil {
+		return err
 	}
-	if r.manifest, err = l.manifest(ctx, r.keys, g); err != nil {
-		return nil, err
+	if r.manifest, err = r.l.manifest(r.ctx, r.keys, g); err != nil {
+		return err
 	}
-	return r, r.prepare()
+	return r.prepare()
 }
 
 // borrow writes a lease for a generation, and then reads the head again: only if it still has it, the lease counts.
@@ -359,7 +352,7 @@ func (r *Reader) get(ctx context.Context, id frameID, n int) ([]byte, error) {
 	length := p.offsets[int(id.frame)+n] - p.offsets[id.frame]
 	data, err := r.l.t.cfg.Store.GetRange(ctx, r.l.data(p.Name), p.offsets[id.frame], length)
 	if errors.Is(err, io.ErrUnexpectedEOF) {
-		return nil, truncated(p.Name, "it ends before frame %d of %d: %v", int(id.frame)+n, len(p.Frames), err)
+		return nil, r.explain(ctx, p, truncated(p.Name, "it ends before frame %d of %d: %v", int(id.frame)+n, len(p.Frames), err))
 	}
 	if cause := context.Cause(ctx); err != nil && cause != nil {
 		return nil, cause
@@ -384,7 +377,7 @@ func (r *Reader) decode(ctx context.Context, buf *[frameSize]byte, p *readPack, 
 	return pages, nil
 }
 
-// explain looks at the header of a pack with a wrong frame: an object that was exchanged, or is of another version, has
+// explain looks at the header of a pack of which something is wrong: an object that was exchanged, or is of another version, has
 // another one.
 func (r *Reader) explain(ctx context.Context, p *readPack, err error) error {
 	header, herr := r.l.t.cfg.Store.GetRange(ctx, r.l.data(p.Name), 0, headerLength)
