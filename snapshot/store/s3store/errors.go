@@ -78,7 +78,9 @@ var hints = map[string]string{
 
 // answered decides what an answer with an error means.
 func (s *Store) answered(answer minio.ErrorResponse) (kind error, hint string) {
-	if text, ok := hints[answer.Code]; ok {
+	// Of an answer 404 that can't be read minio-go says that the bucket isn't there, or the object.
+	made := answer.StatusCode == http.StatusNotFound && !said(answer, answer.Code)
+	if text, ok := hints[answer.Code]; ok && !made {
 		if answer.Region != "" && strings.Contains(text, "region=") {
 			text += ", to " + answer.Region
 		}
@@ -89,7 +91,7 @@ func (s *Store) answered(answer minio.ErrorResponse) (kind error, hint string) {
 	}
 	switch code := answer.StatusCode; {
 	case code == http.StatusNotFound:
-		return store.ErrUnavailable, ": it doesn't say that the object isn't there; is this an S3 server, or a proxy before one that is away?"
+		return store.ErrUnavailable, ": it doesn't say what isn't there; is this an S3 server, or a proxy before one that is away?"
 	case code == http.StatusConflict: // versitygw says so, too, of a directory that another deletion cleans up just now
 		return store.ErrUnavailable, ": another write or deletion was under way there"
 	case answer.Code == "BadDigest", answer.Code == "XAmzContentSHA256Mismatch":

@@ -21,6 +21,9 @@ import (
 	"github.com/hibernate-runtime/hibernate/snapshot/store"
 )
 
+// minio-go pauses also after the last of its tries, here the only one.
+func init() { minio.DefaultRetryUnit = time.Nanosecond }
+
 // Store is a bucket, or what has a prefix in it.
 type Store struct {
 	config    Config
