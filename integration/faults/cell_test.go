@@ -52,6 +52,7 @@ func (a *app) walk(kind string, cells []cell) {
 	a.Sleep() // what is made once, as listeners, is there afterwards
 	a.GoesOn()
 	a.Awake()
+	a.wokeFlat()
 	before, open := a.inventory(), a.Descriptors()
 	for _, c := range cells {
 		t, ok := a.T, false
@@ -73,6 +74,16 @@ func (a *app) walk(kind string, cells []cell) {
 			return
 		}
 	}
+}
+
+// wokeFlat looks that the last wake was one whose memory came while the sandbox ran, as it is unless something is wrong.
+func (a *app) wokeFlat() {
+	a.Helper()
+	a.eventually("the memory came through the sidecar", func() bool {
+		s, err := a.w.Status(a.ctx(), a.ID)
+		a.must(err)
+		return slices.ContainsFunc(s.GetLastWake().GetSteps(), func(s *shimv1.Step) bool { return s.GetName() == "load" })
+	})
 }
 
 // meet walks one cell.

@@ -53,7 +53,7 @@ func runtimeKeys() []Key {
 			doc:   "The program that serves a snapshot to a sandbox which already runs. It is built for one version of runsc.",
 		}.key(),
 		setting[LoadWay]{
-			name: "load", scope: ScopeRuntime, codec: choice(LoadFlat, LoadPlain), def: raw{"plain"},
+			name: "load", scope: ScopeRuntime, codec: choice(LoadFlat, LoadPlain), def: raw{"flat"},
 			field: func(c *Config) *LoadWay { return &c.Load },
 			doc: "How a sleeper's memory comes back. flat: through the sidecar, while the sandbox runs; what is asked for first comes " +
 				"first. plain: all of it before the sandbox runs, also taken where flat can't be; hibernatectl inspect tells why.",
