@@ -5,9 +5,12 @@ import (
 	"context"
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -85,12 +88,13 @@ unwrap) base64 -d | tr '\001-\377\000' '\000-\377' | base64 -w0;; *) exit 8;; es
 	a.commit(t, w.image(1, 1, want))
 	w.node("b").has(t, 1, want)
 
+	child := filepath.Join(t.TempDir(), "child")
 	for what, c := range map[string]struct {
 		script, want string
 		timeout      time.Duration
 	}{
 		"fails":   {"echo no rights >&2; exit 3", "no rights", time.Minute},
-		"hangs":   {"sleep 1000 & wait", "no answer within", 50 * time.Millisecond},
+		"hangs":   {"sleep 1000 & echo $! >" + child + "; wait", "no answer within", 200 * time.Millisecond},
 		"babbles": {"echo '!secret!'", "not base64", time.Minute},
 		"silent":  {"", "not base64", time.Minute},
 	} {
@@ -105,6 +109,22 @@ unwrap) base64 -d | tr '\001-\377\000' '\000-\377' | base64 -w0;; *) exit 8;; es
 		}
 		if c.timeout < time.Second && time.Since(began) > time.Minute {
 			t.Errorf("a command that %s was waited for", what)
+		}
+	}
+	text, err := os.ReadFile(child)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for began := time.Now(); syscall.Kill(pid, 0) == nil; time.Sleep(10 * time.Millisecond) { // somebody has yet to reap it
+		if state, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); strings.Contains(string(state), ") Z ") {
+			break
+		}
+		if time.Since(began) > time.Minute {
+			t.Fatal("what a command that hangs has started runs on")
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -177,7 +178,9 @@ func (k *commandKey) run(ctx context.Context, verb string, in []byte) ([]byte, e
 	cmd.Stdin = strings.NewReader(base64.StdEncoding.EncodeToString(in) + "\n")
 	var out, errs limited
 	cmd.Stdout, cmd.Stderr = &out, &errs
-	cmd.WaitDelay = time.Second // for a child that keeps the pipe open
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // what it has started ends with it
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = time.Second // for a child that keeps the pipe open all the same
 	err := cmd.Run()
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("key command %s %s: no answer within %v: %w", k.argv[0], verb, k.timeout, ctx.Err())
