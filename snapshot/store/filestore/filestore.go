@@ -279,7 +279,7 @@ func cutShort(got, want int64, err error) error {
 func beneath(dir int, path string, flags uint64) (int, error) {
 	for {
 		fd, err := unix.Openat2(dir, path, &unix.OpenHow{
-			Flags:   flags | unix.O_CLOEXEC | unix.O_NOFOLLOW,
+			Flags:   flags | unix.O_CLOEXEC, // with O_NOFOLLOW a link would be told as "not a directory"
 			Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
 		})
 		if errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN) {

@@ -29,7 +29,7 @@ func (s *Store) failure(ctx context.Context, w *watch, op, name string, err erro
 		return fmt.Errorf("%s: %w", at, err)
 	}
 	if answer, ok := errors.AsType[minio.ErrorResponse](err); ok && answer.StatusCode != 0 {
-		kind, hint := s.answered(answer)
+		hint, kind := s.answered(answer)
 		return fmt.Errorf("%s: %w: %s (%d %s)%s", at, kind, strings.TrimSuffix(answer.Error(), "."), answer.StatusCode, answer.Code, hint)
 	}
 	if hint := refusal(err); hint != "" {
@@ -77,7 +77,7 @@ var hints = map[string]string{
 }
 
 // answered decides what an answer with an error means.
-func (s *Store) answered(answer minio.ErrorResponse) (kind error, hint string) {
+func (s *Store) answered(answer minio.ErrorResponse) (hint string, kind error) {
 	// Of an answer 404 that can't be read minio-go says that the bucket isn't there, or the object.
 	made := answer.StatusCode == http.StatusNotFound && !said(answer, answer.Code)
 	if text, ok := hints[answer.Code]; ok && !made {
@@ -87,19 +87,19 @@ func (s *Store) answered(answer minio.ErrorResponse) (kind error, hint string) {
 		if skew := s.answers.told(); skew != "" && answer.StatusCode == http.StatusForbidden {
 			text += "; " + skew
 		}
-		return store.ErrRefused, ": " + text
+		return ": " + text, store.ErrRefused
 	}
 	switch code := answer.StatusCode; {
 	case code == http.StatusNotFound:
-		return store.ErrUnavailable, ": it doesn't say what isn't there; is this an S3 server, or a proxy before one that is away?"
+		return ": it doesn't say what isn't there; is this an S3 server, or a proxy before one that is away?", store.ErrUnavailable
 	case code == http.StatusConflict: // versitygw says so, too, of a directory that another deletion cleans up just now
-		return store.ErrUnavailable, ": another write or deletion was under way there"
+		return ": another write or deletion was under way there", store.ErrUnavailable
 	case answer.Code == "BadDigest", answer.Code == "XAmzContentSHA256Mismatch":
-		return store.ErrUnavailable, ": other bytes arrived than were sent"
+		return ": other bytes arrived than were sent", store.ErrUnavailable
 	case code == http.StatusRequestTimeout, code == http.StatusTooManyRequests, code == 499, code >= 500 && code != http.StatusNotImplemented:
-		return store.ErrUnavailable, ""
+		return "", store.ErrUnavailable
 	}
-	return store.ErrRefused, ""
+	return "", store.ErrRefused
 }
 
 // refusal is what to do about a connection that will not become better by itself; empty when it may.
