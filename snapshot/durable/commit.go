@@ -147,7 +147,6 @@ func (l *Lineage) cached() (*keys, error) {
 
 // plan learns the pages of the newest generation.
 func (c *commit) plan(ctx context.Context) error {
-	c.result.Full = true
 	g, ok := c.head.Newest()
 	if !ok || c.o.Full || g.Chain >= maxChain {
 		return nil
@@ -165,7 +164,6 @@ func (c *commit) plan(ctx context.Context) error {
 		return err
 	}
 	c.result.Damaged, c.base = skipped, &g
-	c.result.Full = len(skipped) == len(m.Packs)
 	return nil
 }
 
@@ -224,26 +222,20 @@ func (c *commit) reconcile(ctx context.Context, before Head, manifest string) (a
 	if err != nil {
 		return false, false, err
 	}
-	baseGone := c.base != nil && !c.head.has(c.base.Manifest)
+	// What the base has can't be condemned while the head has the base.
+	lost := all && c.base != nil && !c.head.has(c.base.Manifest)
 	again = c.u.drop(func(p *sendPack) bool {
-		if p.own {
-			return all || gone[p.Name]
-		}
-		return baseGone || gone[p.Name]
+		return gone[p.Name] || p.own && all || !p.own && lost
 	})
-	if baseGone {
-		c.base, c.result.Full = nil, true
-	}
 	return again, all || gone[manifest], nil
 }
 
 // writeManifest uploads that of the last pass, under a new name each time.
 func (c *commit) writeManifest(ctx context.Context) (Generation, error) {
-	chain, parent := 0, uint64(0)
-	if c.base != nil && !c.result.Full {
-		chain, parent = c.base.Chain+1, c.base.Sequence
+	m := c.u.manifest(c.l.name, c.document)
+	if c.result.Full = !c.u.relies(m); !c.result.Full {
+		m.Chain, m.Parent = c.base.Chain+1, c.base.Sequence
 	}
-	m := c.u.manifest(c.l.name, chain, parent, c.document)
 	object, name, err := c.l.t.sealManifest(c.u, m)
 	if err != nil {
 		return Generation{}, err
@@ -254,7 +246,7 @@ func (c *commit) writeManifest(ctx context.Context) (Generation, error) {
 	sum := sha256.Sum256(object)
 	return Generation{
 		Sequence: m.Sequence, Epoch: m.Epoch, Created: m.Created, Manifest: name, SHA256: hex.EncodeToString(sum[:]), Size: int64(len(object)),
-		Digest: c.u.keys.digest(c.document), Image: imageSize(c.u.doc), Sent: c.u.sent.Load(), Fetch: m.fetch() + int64(len(object)), Chain: chain,
+		Digest: c.u.keys.digest(c.document), Image: imageSize(c.u.doc), Sent: c.u.sent.Load(), Fetch: m.fetch() + int64(len(object)), Chain: m.Chain,
 	}, nil
 }
 

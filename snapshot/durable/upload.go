@@ -10,6 +10,7 @@ import (
 	"hash/crc32"
 	"io"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -493,10 +494,10 @@ func (u *upload) drop(gone func(*sendPack) bool) (used bool) {
 }
 
 // manifest is that of the last pass, with the packs that it uses.
-func (u *upload) manifest(name string, chain int, parent uint64, document []byte) *manifest {
+func (u *upload) manifest(name string, document []byte) *manifest {
 	m := &manifest{
 		Name: name, Lineage: u.keys.lineage.String(), Sequence: u.doc.Sequence, Epoch: u.epoch,
-		Created: u.doc.Created, Chain: chain, Parent: parent, document: document,
+		Created: u.doc.Created, document: document,
 	}
 	numbers := make(map[int32]int32)
 	for _, f := range u.out {
@@ -516,6 +517,15 @@ func (u *upload) manifest(name string, chain int, parent uint64, document []byte
 		m.Files = append(m.Files, f)
 	}
 	return m
+}
+
+// relies is true when a manifest names packs that are not the upload's own.
+func (u *upload) relies(m *manifest) bool {
+	own := make(map[string]bool)
+	for _, p := range u.packs {
+		own[p.Name] = p.own
+	}
+	return slices.ContainsFunc(m.Packs, func(p pack) bool { return !own[p.Name] })
 }
 
 // fetch is how many bytes a restore reads, the manifest left out.
