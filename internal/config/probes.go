@@ -146,7 +146,8 @@ func probeKeys() []Key {
 				"answered without a wake: HTTP with 200 and the header Hibernate-State: asleep, with 503 when it is blocked. " +
 				"kubelet stands for those from the node itself that are HTTP or gRPC of its user agent, or connect and close; " +
 				"gRPC's health protocol, whose path of others' is /grpc.health.v1.Health/Check, is answered SERVING, and NOT_SERVING " +
-				"when it is blocked. Awake the workload answers, and they are activity unless ignore names them.",
+				"when it is blocked. Awake the workload answers, and they are no activity; connections from there are, once they have said " +
+				"something else or last for longer than 10s.",
 		}.key(),
 		setting[[]string]{
 			name: "probe-exec", scope: ScopeWorkload, codec: commands, def: raw{},
