@@ -19,9 +19,27 @@ import (
 // ours, whatever its port; a server in P itself comes first. No packet of others passes these rules, and none of the
 // sandbox's. They are tables of their own because rules with tproxy can't be read back.
 
-// LocalClient is the address from which P's own connections reach the sandbox over the link: it takes none from a loopback
-// address or its own.
-var LocalClient = netip.AddrPortFrom(netip.MustParseAddr("169.254.42.2"), 0)
+// The addresses from which P's own connections reach the sandbox over the link: it takes none from a loopback address or its own. They
+// are known nowhere else. That of IPv6 is a local one (RFC 4193): an answer to one of the link alone would be the sandbox's to resolve.
+var (
+	localClient4 = netip.AddrPortFrom(netip.MustParseAddr("169.254.42.2"), 0)
+	localClient6 = netip.AddrPortFrom(netip.MustParseAddr("fd68:6962:6572::2"), 0)
+)
+
+// LocalClients are the clients as which P's own connections are dialled, of each family that the pod has; the one for a client that dialled
+// by family comes first.
+func (l *Link) LocalClients(client netip.Addr) (list []netip.AddrPort) {
+	for _, c := range []netip.AddrPort{localClient4, localClient6} {
+		switch {
+		case !l.attachment.carries(familyOf(c.Addr())):
+		case familyOf(c.Addr()) == familyOf(client):
+			list = slices.Insert(list, 0, c)
+		default:
+			list = append(list, c)
+		}
+	}
+	return list
+}
 
 const (
 	chainLocal   = "local"

@@ -98,18 +98,23 @@ func TestLocalListenersAreOfNoUseToOthers(t *testing.T) {
 
 // A connection from inside reaches the sandbox over the link, and is use.
 func TestLocalClientIsUse(t *testing.T) {
-	_, l, _ := awake(t)
-	before, err := l.Counters(t.Context())
-	must(t, err)
-	c, err := l.Dial(t.Context(), network.LocalClient, echoPort)
-	must(t, err)
-	defer c.Close()
-	must(t, say(c, "over the link", answerTime))
-	after, err := l.Counters(t.Context())
-	must(t, err)
-	if after.Packets <= before.Packets {
-		t.Errorf("%v counted, and before %v", after, before)
-	}
+	eachFamily(t, func(t *testing.T, w *world, f plan) {
+		_, l, _ := awakeIn(t, w)
+		clients := l.LocalClients(f.client)
+		if len(clients) != len(w.families) || clients[0].Addr().Is4() != f.client.Is4() {
+			t.Fatalf("clients are %v", clients)
+		}
+		for _, client := range clients {
+			before := settled(t, l)
+			c, err := l.Dial(t.Context(), client, echoPort)
+			must(t, err)
+			defer c.Close()
+			must(t, say(c, "over the link", answerTime))
+			if after := settled(t, l); after.Packets <= before.Packets {
+				t.Errorf("%v counted, and before %v", after, before)
+			}
+		}
+	})
 }
 
 // What was flushed is put back, and what was made goes with the link.

@@ -187,6 +187,11 @@ func dualStack(t *testing.T, w *harness.World, gate, name string, subnets []stri
 		sleep(t, s)
 		echoed(t, u)
 		wake("packet")
+		for _, loopback := range []string{"::1", "127.0.0.1"} { // of the pod's namespace, as port-forward comes
+			sleep(t, s)
+			forwarded(t, w, path, loopback)
+			wake("port-forward")
+		}
 		if !four.IsValid() {
 			continue
 		}
@@ -195,6 +200,24 @@ func dualStack(t *testing.T, w *harness.World, gate, name string, subnets []stri
 			visit(t, w, four.String(), port, w.ClientIP())
 			wake(by)
 		}
+	}
+}
+
+// forwarded wants the server to speak to who connects in the pod's namespace.
+func forwarded(t *testing.T, w *harness.World, path, loopback string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), answerTimeout)
+	defer cancel()
+	c, err := w.DialPod(ctx, path, "tcp", net.JoinHostPort(loopback, openPort))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := c.SetDeadline(time.Now().Add(answerTimeout)); err != nil {
+		t.Fatal(err)
+	}
+	if hello, err := bufio.NewReader(c).ReadString('\n'); err != nil {
+		t.Fatalf("from %s: %q, %v", loopback, hello, err)
 	}
 }
 

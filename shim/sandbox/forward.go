@@ -169,17 +169,22 @@ func final(err error) error {
 }
 
 // Dial implements wakeproxy.Dialer. A client that comes from a loopback address has dialled one of the same family, and one
-// that comes from the pod's the pod's.
+// that comes from the pod's the pod's; a server that listens by the other only is found, too.
 func (f *forwarding) Dial(ctx context.Context, client netip.AddrPort, port uint16) (net.Conn, error) {
 	target, err := netip.ParseAddr(f.w.address())
 	if err != nil {
 		return nil, err
 	}
-	conn, err := network.Dial(ctx, f.w.podNS, network.LocalClient, netip.AddrPortFrom(target, port))
-	switch {
-	case err == nil:
-		return conn, nil
-	case !errors.Is(err, syscall.ECONNREFUSED) || !client.Addr().IsLoopback():
+	for _, as := range f.w.link.LocalClients(client.Addr()) {
+		var conn net.Conn
+		if conn, err = network.Dial(ctx, f.w.podNS, as, netip.AddrPortFrom(target, port)); err == nil {
+			return conn, nil
+		}
+		if !errors.Is(err, syscall.ECONNREFUSED) {
+			return nil, err
+		}
+	}
+	if !errors.Is(err, syscall.ECONNREFUSED) || !client.Addr().IsLoopback() {
 		return nil, err
 	}
 	loopback := netip.AddrFrom4([4]byte{127, 0, 0, 1})
