@@ -188,14 +188,22 @@ func TestSilentServer(t *testing.T) {
 	defer l.Close()
 	f := plain(t)
 	url := "http://" + l.Addr().String() // the backlog takes them
-	s := f.open(t, func(c *s3store.Config) { impatient(c); c.Endpoint = url })
+	patient := func(forget func(*s3store.Timeouts) *time.Duration) store.Store {
+		return f.open(t, func(c *s3store.Config) { impatient(c); c.Endpoint = url; *forget(&c.Timeouts) = time.Hour })
+	}
+	reading := patient(func(t *s3store.Timeouts) *time.Duration { return &t.Written })
+	writing := patient(func(t *s3store.Timeouts) *time.Duration { return &t.Answer })
 	var wg sync.WaitGroup
-	for op, call := range calls(s) {
+	for op := range calls(reading) {
+		call := calls(reading)[op]
+		if strings.HasPrefix(op, "put") {
+			call = calls(writing)[op]
+		}
 		wg.Go(func() { only(t, op, call(context.WithoutCancel(t.Context())), store.ErrUnavailable) })
 	}
 	wg.Wait()
 	// The caller's own deadline is told as that.
-	s = f.open(t, func(c *s3store.Config) { c.Endpoint = url })
+	s := f.open(t, func(c *s3store.Config) { c.Endpoint = url })
 	for op, call := range calls(s) {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
 		only(t, op, call(ctx), context.DeadlineExceeded)

@@ -175,8 +175,9 @@ func (s *suite) cleaningUpBesideWriters() {
 	if s.kind.Few {
 		rounds = 15
 	}
-	s.together(4, func(i int, st store.Store) {
-		name := fmt.Sprintf("%sp/q/%d", s.at, i)
+	// Two at each place: that it is empty for a moment then happens often.
+	s.together(6, func(i int, st store.Store) {
+		name := fmt.Sprintf("%sp/%d/%d", s.at, i/2, i)
 		for round := range rounds {
 			body := fmt.Appendf(nil, "%d", round)
 			_, err := st.Put(s.ctx, name, body, store.Condition{Absent: true})
