@@ -18,7 +18,8 @@ import (
 type app struct {
 	*lane
 	*known.Server
-	taken string // a file that was taken away
+	taken   string       // a file that was taken away
+	release func() error // gives back what was taken for as long as a program runs; nil: nothing is
 }
 
 // run starts an app in a pod of its own.

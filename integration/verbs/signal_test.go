@@ -8,8 +8,7 @@ import (
 	"github.com/hibernate-runtime/hibernate/integration/harness"
 )
 
-// trap is a container that answers signals and ends by SIGTERM with a status of its own. It has no network: ctr takes a
-// signal for the end of one.
+// trap is a container that answers signals and ends by SIGTERM with a status of its own. It has no network.
 func trap(id string, annotations map[string]string) harness.Container {
 	c := shell(id, `trap 'echo usr1' USR1; trap 'echo term; exit 3' TERM; echo up; while :; do sleep 0.05; done`)
 	c.Annotations = annotations
@@ -23,6 +22,7 @@ func testSignals(t *testing.T, n *node) {
 		name        string
 		annotations map[string]string
 		asleep      bool
+		cni         bool // ctr takes a signal for the end of the network: its interface is gone before the signal comes
 		signal      string
 		code        int
 		output      string
@@ -30,6 +30,8 @@ func testSignals(t *testing.T, n *node) {
 	}{
 		{name: "term-awake", signal: "SIGTERM", code: 3, output: "up\nterm\n"},
 		{name: "term-asleep", asleep: true, signal: "SIGTERM", code: 3, output: "up\nterm\n", wakes: 1},
+		{name: "term-awake-cni", cni: true, signal: "SIGTERM", code: 3, output: "up\nterm\n"},
+		{name: "term-asleep-cni", cni: true, asleep: true, signal: "SIGTERM", code: 3, output: "up\nterm\n", wakes: 1},
 		{name: "exit-awake", annotations: exits, signal: "SIGTERM", code: 3, output: "up\nterm\n"},
 		{name: "exit-asleep", annotations: exits, asleep: true, signal: "SIGTERM", code: 143, output: "up\n"},
 		{name: "kill-awake", signal: "SIGKILL", code: 137, output: "up\n"},
@@ -37,7 +39,9 @@ func testSignals(t *testing.T, n *node) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			n := n.on(t)
-			p := n.start(n.RunArgs(trap(c.name, c.annotations))...)
+			container := trap(c.name, c.annotations)
+			container.CNI = c.cni
+			p := n.start(n.RunArgs(container)...)
 			n.until("start", func() (bool, string) { return p.out.has("up") && n.running(c.name), p.errs.String() })
 			if c.asleep {
 				n.sleep(c.name)
@@ -56,10 +60,18 @@ func testSignals(t *testing.T, n *node) {
 	}
 }
 
-// A signal that a program survives wakes it, and is delivered once.
+// A signal that a program survives wakes it, and is delivered once; also one whose network ctr has removed for it.
 func testOtherSignals(t *testing.T, n *node) {
 	n.imported("testserver")
-	p := n.start(n.RunArgs(trap("a", nil))...)
+	for name, cni := range map[string]bool{"without": false, "cni": true} {
+		t.Run(name, func(t *testing.T) { otherSignals(t, n.on(t), cni) })
+	}
+}
+
+func otherSignals(t *testing.T, n *node, cni bool) {
+	container := trap("a", nil)
+	container.CNI = cni
+	p := n.start(n.RunArgs(container)...)
 	n.until("start", func() (bool, string) { return p.out.has("up") && n.running("a"), p.errs.String() })
 	n.must("tasks", "kill", "--signal", "SIGUSR1", "a")
 	n.until("the signal awake", func() (bool, string) { return p.out.has("usr1"), p.out.String() })

@@ -93,6 +93,11 @@ func testTerminal(t *testing.T, n *node) {
 		t.Fatal(err)
 	}
 	n.sized(s, "50 120")
+	s.types(t, "echo beg''ins; sleep 1000\n")
+	n.shows(s, "begins")
+	s.types(t, "\x03") // Ctrl-C
+	s.types(t, "echo st''atus $?\n")
+	n.shows(s, "status 130")
 	s.types(t, "exit 11\n")
 	if code := status(t, <-s.done); code != 11 {
 		t.Errorf("status %d; screen:\n%s", code, s.screen.String())

@@ -57,7 +57,9 @@ type Leftover struct {
 	Status uint32
 	At     time.Time
 
-	Warning error // of poststop hooks, whose failure is told and no more
+	// What could not be done about what isn't ours, hooks and the pod's network: told and no more, since containerd would keep the
+	// bundle for it, and the container could not be started again.
+	Warning error
 }
 
 // Cleanup takes down what a shim that is gone, or given up, has left, from the bundle alone. It is idempotent. A workload that slept
@@ -79,8 +81,10 @@ func Cleanup(ctx context.Context, bundle string, runner runsc.Runner) (Leftover,
 	}
 	nameFilestore(s.Rootfs, s.ID)
 	errs := []error{s.Shim.kill(), killCommands(s.RunscRoot, s.ID), client.Delete(ctx, s.ID, true), s.Sandbox.kill()}
-	errs = append(errs, unclaim(ctx, places{bundle}, s), removeUnused(s), s.releaseNetwork(ctx), s.Holder.kill())
-	left.Warning = s.runStopHooks(ctx, places{bundle}, runner)
+	errs = append(errs, unclaim(ctx, places{bundle}, s), removeUnused(s))
+	left.Warning = s.releasePod(ctx)
+	errs = append(errs, network.RemoveNamespace(s.Inner), s.Holder.kill())
+	left.Warning = errors.Join(left.Warning, s.runStopHooks(ctx, places{bundle}, runner))
 	group, err := cgroup.Load(s.Cgroup)
 	switch {
 	case err == nil:
@@ -112,19 +116,17 @@ func (s stateFile) runStopHooks(ctx context.Context, p places, runner runsc.Runn
 // cleanupDelete bounds runsc's part of Cleanup: containerd waits five seconds for all of it.
 const cleanupDelete = 3 * time.Second
 
-// releaseNetwork removes the inner namespace, and what the shim did to a pod namespace that outlives it. Of a sleeper the
-// gate stays, parked.
-func (s stateFile) releaseNetwork(ctx context.Context) error {
-	var err error
-	if s.Pod != "" && s.Linked {
-		head, e := snapshot.ReadHead(s.Snapshot)
-		if e == nil && head.State == snapshot.Asleep {
-			err = network.Park(ctx, network.Options{Pod: s.Pod, Attachment: s.Attachment})
-		} else {
-			err = network.Remove(ctx, network.Options{Pod: s.Pod, Inner: s.Inner})
-		}
+// releasePod removes what the shim did to a pod namespace that outlives it. Of a sleeper the gate stays, parked. It comes before
+// the inner namespace goes.
+func (s stateFile) releasePod(ctx context.Context) error {
+	if s.Pod == "" || !s.Linked {
+		return nil
 	}
-	return errors.Join(err, network.RemoveNamespace(s.Inner))
+	head, err := snapshot.ReadHead(s.Snapshot)
+	if err == nil && head.State == snapshot.Asleep {
+		return network.Park(ctx, network.Options{Pod: s.Pod, Attachment: s.Attachment})
+	}
+	return network.Remove(ctx, network.Options{Pod: s.Pod, Inner: s.Inner})
 }
 
 // removeUnused removes the snapshots' directory of a container that never had one, since its creation was cut short.

@@ -82,7 +82,7 @@ func newWorkload(opts Options, settings *config.Config, spec *specs.Spec) *Workl
 	p := places{opts.Bundle}
 	w := &Workload{
 		opts: opts, places: p, config: settings, spec: spec, hooks: spec.Hooks, image: imageName(spec),
-		journal: journal.New(p.journal()), listeners: make(map[uint16]*os.File), leases: make(map[string]time.Time),
+		journal: journal.New(p.journal()), listeners: make(map[uint16]*os.File), leases: make(map[string]time.Time), changed: make(chan struct{}, 1),
 		created: opts.Now(), since: opts.Now(), gate: "none",
 		watchers: watchers{all: make(map[chan *shimv1.Event]struct{})},
 	}

@@ -24,6 +24,12 @@ func (w *Workload) openGate(ctx context.Context) error {
 	if w.removed {
 		return nil
 	}
+	return w.openHeld(ctx)
+}
+
+// openHeld is openGate of a link that is there. The caller holds gateMu.
+func (w *Workload) openHeld(ctx context.Context) error {
+	w.keeping = true // as long as it is not known better
 	if err := w.setGate(ctx, network.Gate{Position: network.GateOpen}); err != nil {
 		return err
 	}
@@ -32,6 +38,27 @@ func (w *Workload) openGate(ctx context.Context) error {
 	}
 	w.releaseKeepAlives(ctx)
 	return nil
+}
+
+// reopen does for a workload that is awake what could not be done when it came to be so: to open the gate, and to leave
+// keep-alives to the sandbox. It is false while the gate is shut. The caller holds gateMu.
+func (w *Workload) reopen(ctx context.Context) (rungs []network.Rung, open bool) {
+	w.mu.Lock()
+	open = w.gate == network.GateOpen.String()
+	w.mu.Unlock()
+	if open && w.keeping {
+		w.releaseKeepAlives(ctx)
+	}
+	if open {
+		return nil, true
+	}
+	r := network.Rung{Name: "gate", Detail: "it was not open"}
+	if err := w.openHeld(ctx); err != nil {
+		r.Detail = err.Error()
+		return []network.Rung{r}, false
+	}
+	r.OK, r.Repaired = true, true
+	return []network.Rung{r}, true
 }
 
 // releaseKeepAlives leaves the peers to the sandbox again. It runs, and peers may have heard of it: rules that can't be taken

@@ -116,6 +116,7 @@ func (w *Workload) hibernate(t *transition, judged *uint64) {
 	defer cancel()
 	if e := t.always("undo", func() error { return u.Run(ctx) }); e != nil {
 		w.opts.Log.Error("hibernation could not be undone", "id", t.record.GetId(), "error", e)
+		w.linkChanged() // if it is the network, it is tried again
 	}
 	w.stayAwake(t, cause)
 }

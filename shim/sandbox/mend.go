@@ -34,20 +34,22 @@ func (w *Workload) watchLink() {
 	w.mu.Lock()
 	w.stopMending = cancel
 	w.mu.Unlock()
-	changed := make(chan struct{}, 1)
 	w.background.Go(func() {
-		err := w.link.Changes(ctx, func() {
-			select {
-			case changed <- struct{}{}:
-			default:
-			}
-		})
+		err := w.link.Changes(ctx, w.linkChanged)
 		if err != nil {
 			w.opts.Log.Error("the watch over the link ended", "error", err)
 		}
 	})
 	w.background.Go(func() { w.watchUse(ctx) })
-	w.background.Go(func() { w.mendAlways(ctx, changed) })
+	w.background.Go(func() { w.mendAlways(ctx) })
+}
+
+// linkChanged has the link looked at soon.
+func (w *Workload) linkChanged() {
+	select {
+	case w.changed <- struct{}{}:
+	default:
+	}
 }
 
 func (w *Workload) unwatchLink() {
@@ -58,16 +60,24 @@ func (w *Workload) unwatchLink() {
 	}
 }
 
-func (w *Workload) mendAlways(ctx context.Context, changed <-chan struct{}) {
+func (w *Workload) mendAlways(ctx context.Context) {
+	again := time.Duration(0) // until the next look at what could not be mended; 0: all is well
 	for {
+		var due <-chan time.Time
+		if again > 0 {
+			due = time.After(again)
+		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-changed:
+		case <-w.changed: // perhaps what was in the way has gone
+			pause(ctx, mendAfter)
+		case <-due:
 		}
-		wait := mendAfter
-		for pause(ctx, wait) && !w.mend(ctx) {
-			wait = min(max(2*wait, mendAgain), mendMost)
+		if w.mend(ctx) {
+			again = 0
+		} else {
+			again = min(max(2*again, mendAgain), mendMost)
 		}
 		pause(ctx, mendPause)
 	}
@@ -137,7 +147,11 @@ func (w *Workload) repairLink(ctx context.Context) (rungs []network.Rung, lost, 
 	if w.removed || state == lifecycle.Hibernating || state == lifecycle.Waking {
 		return nil, false, false
 	}
-	rungs = w.link.Mend(ctx, state == lifecycle.Awake)
+	open := false
+	if state == lifecycle.Awake {
+		rungs, open = w.reopen(ctx)
+	}
+	rungs = append(rungs, w.link.Mend(ctx, open)...)
 	if state != lifecycle.Awake {
 		if i := slices.IndexFunc(rungs, func(r network.Rung) bool { return r.Name == "link" }); rungs[i].Repaired {
 			w.unwatchPackets() // of the end that is gone

@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -21,9 +23,10 @@ type transition struct {
 	note   func(step string) // the journal
 	firm   bool              // a hibernation that nobody's use undoes: the sandbox can't be reached, and does not answer
 
-	mu     sync.Mutex // guards the fields below: steps of a wake overlap
-	record *shimv1.Transition
-	err    error // set before done is closed
+	mu      sync.Mutex // guards the fields below: steps of a wake overlap
+	record  *shimv1.Transition
+	remarks []string // to be told in the record, whatever its outcome
+	err     error    // set before done is closed
 }
 
 func newTransition(kind, reason, id string, timeout time.Duration, now func() time.Time, note func(string)) *transition {
@@ -70,11 +73,23 @@ func (t *transition) always(name string, fn func() error) error {
 	return err
 }
 
+// remark adds to what the record will tell, once.
+func (t *transition) remark(s string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !slices.Contains(t.remarks, s) {
+		t.remarks = append(t.remarks, s)
+	}
+}
+
 // finish records the outcome. The caller closes done after it has moved the workload's state.
 func (t *transition) finish(outcome, detail string, err error) *shimv1.Transition {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.record.Outcome, t.record.Detail, t.err = outcome, detail, err
+	if detail != "" {
+		t.remarks = append([]string{detail}, t.remarks...)
+	}
+	t.record.Outcome, t.record.Detail, t.err = outcome, strings.Join(t.remarks, "; "), err
 	t.record.TotalMs = milliseconds(t.now().Sub(t.start))
 	return t.record
 }

@@ -133,6 +133,11 @@ func (w *Workload) restoreNewest(t *transition) (detail string, err error) {
 		if err = w.restore(t, s, flat); err == nil {
 			return plainly(why), nil
 		}
+		var cut *cutOffError
+		if errors.As(err, &cut) && attempt == restoreAttempts && t.ctx.Err() == nil {
+			w.goOnCutOff(t, s, cut)
+			return plainly(why), nil
+		}
 		w.opts.Log.Error("restore", "id", t.record.GetId(), "sequence", s.Manifest().Sequence, "attempt", attempt, "flat", flat, "error", err)
 		if e := w.discard(t); e != nil {
 			err = errors.Join(err, e)
@@ -203,7 +208,7 @@ func (w *Workload) restore(t *transition, s *snapshot.Snapshot, flat bool) error
 	g, ctx := errgroup.WithContext(t.ctx)
 	g.Go(func() error { return t.step("verify", func(context.Context) error { return verify(ctx) }) })
 	g.Go(func() error { return t.step("boot", func(context.Context) error { return w.bootOnce(ctx) }) })
-	g.Go(func() error { return t.step("inner", func(context.Context) error { return w.prepareInner(ctx) }) })
+	g.Go(func() error { return t.step("inner", func(context.Context) error { return w.prepareWhatIs(ctx, t) }) })
 	if err := g.Wait(); err != nil {
 		return err
 	}
@@ -219,11 +224,30 @@ func (w *Workload) restore(t *transition, s *snapshot.Snapshot, flat bool) error
 		}
 	}
 	if err := t.step("open", w.openGate); err != nil {
-		return err
+		return &cutOffError{err}
 	}
 	w.announcePod(t.ctx)
 	w.background.Go(func() { w.afterRestore(t, s) })
 	return nil
+}
+
+// cutOffError says that a sandbox runs, but that nobody reaches it.
+type cutOffError struct{ error }
+
+func (e *cutOffError) Unwrap() error { return e.error }
+
+// goOnCutOff leaves a restored sandbox running that nobody reaches: its state is whole, it gets its signals, and what its
+// network lacks is tried again, as with one whose network is taken away while it is awake.
+func (w *Workload) goOnCutOff(t *transition, s *snapshot.Snapshot, why *cutOffError) {
+	w.lacks(t, why)
+	w.background.Go(func() { w.afterRestore(t, s) })
+}
+
+// lacks tells in the wake's record what its network lacks, and has it tried again.
+func (w *Workload) lacks(t *transition, err error) {
+	w.opts.Log.Error("network", "id", t.record.GetId(), "error", err)
+	t.remark("its network is not in place, and is mended as soon as it can be: " + err.Error())
+	w.linkChanged()
 }
 
 // afterRestore sees to the snapshot of a sandbox that runs: as soon as all its memory is there, nobody needs it.
@@ -271,6 +295,16 @@ func (w *Workload) prepareInner(ctx context.Context) error {
 	w.gateMu.Lock() // what it mends is also mended by the watch over the link
 	defer w.gateMu.Unlock()
 	return w.link.PrepareInner(ctx)
+}
+
+// prepareWhatIs is prepareInner of a wake, which goes on without what the pod has lost.
+func (w *Workload) prepareWhatIs(ctx context.Context, t *transition) error {
+	err := w.prepareInner(ctx)
+	if errors.Is(err, network.ErrOutside) {
+		w.lacks(t, err)
+		return nil
+	}
+	return err
 }
 
 // awake ends a wake well. Whoever waits goes on at once; the ladder is climbed beside the traffic.
@@ -361,10 +395,11 @@ func (w *Workload) check(ctx context.Context, t *transition) []network.Rung {
 	if w.link == nil || w.removed || !same {
 		return nil
 	}
-	if w.keeping {
-		w.releaseKeepAlives(ctx)
+	rungs, open := w.reopen(ctx)
+	if !open { // whoever mends the link goes on with it
+		return rungs
 	}
-	return w.link.Check(ctx, ports)
+	return append(rungs, w.link.Check(ctx, ports)...)
 }
 
 // coldStart starts the container afresh inside the same task, because its state can't be restored, and says so. When that
@@ -372,7 +407,7 @@ func (w *Workload) check(ctx context.Context, t *transition) []network.Rung {
 func (w *Workload) coldStart(t *transition, why error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), coldStartTimeout)
 	defer cancel()
-	err := t.always("cold-start", func() error { return w.startCold(ctx, why) })
+	err := t.always("cold-start", func() error { return w.startCold(ctx, t, why) })
 	if err == nil {
 		w.awake(t, "cold-started", why.Error())
 		return
@@ -411,11 +446,11 @@ func (w *Workload) giveBack(t *transition) bool {
 	return err == nil
 }
 
-func (w *Workload) startCold(ctx context.Context, why error) error {
+func (w *Workload) startCold(ctx context.Context, t *transition, why error) error {
 	if err := w.local.SetState(ctx, snapshot.Awake); err != nil {
 		return err
 	}
-	if err := w.prepareInner(ctx); err != nil {
+	if err := w.prepareWhatIs(ctx, t); err != nil {
 		return err
 	}
 	if err := w.bootOnce(ctx); err != nil {
@@ -425,7 +460,10 @@ func (w *Workload) startCold(ctx context.Context, why error) error {
 		return err
 	}
 	w.keepUnused(why) // not before it is of no use any more
-	return w.openGate(ctx)
+	if err := w.openGate(ctx); err != nil {
+		w.lacks(t, err)
+	}
+	return nil
 }
 
 // keepUnused sets a snapshot aside that was not restored though it may be intact, as one of another runsc: the next

@@ -67,6 +67,8 @@ type Workload struct {
 	removed   bool             // the link is gone
 	keeping   bool             // keep-alives are still answered for an awake sandbox, since that could not be ended
 
+	changed chan struct{} // the link is to be looked at; see watchLink
+
 	mu         sync.Mutex // guards the fields below; never held across runsc, network or disk
 	state      lifecycle.Workload
 	since      time.Time
