@@ -1,6 +1,7 @@
 package durable
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -301,4 +302,79 @@ func TestCollectorIsKilled(t *testing.T) {
 		a.has(t, 3, checkpoint(memory(20, 3)))
 	}
 	t.Error("30 requests are not enough")
+}
+
+// What an operation with a live lease has uploaded stays, whatever its age; once the lease is over it is garbage.
+func TestUploadLease(t *testing.T) {
+	w := newWorld(t)
+	a := w.owner("a")
+	name := orphan(w, "1", "1")
+	n, ok := parseObjectName(strings.TrimPrefix(name, full("")))
+	if !ok {
+		t.Fatal(name)
+	}
+	w.pass(2 * time.Hour)
+	le, err := a.newLease(n.op, leaseBody{Kind: uploadLease})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := le.write(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := a.Collect(t.Context(), CollectOptions{}); err != nil || len(got.Deleted) != 0 {
+		t.Errorf("deleted %v, %v", got.Deleted, err)
+	}
+	w.pass(2 * time.Hour)
+	if got, err := a.Collect(t.Context(), CollectOptions{}); err != nil || len(got.Deleted) != 2 {
+		t.Errorf("deleted %v, %v", got.Deleted, err)
+	}
+}
+
+// A lease is written while an upload lasts, and is taken away at its end.
+func TestLeaseOfAnUpload(t *testing.T) {
+	w := newWorld(t)
+	a := w.owner("a")
+	seen := make(chan struct{})
+	waits := make(chan struct{}, 1)
+	waits <- struct{}{}
+	a.t.pause = func(ctx context.Context, _ time.Duration) error {
+		select {
+		case <-waits:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	a.store.Script(
+		memstore.Fault{Op: memstore.Put, Name: full("m/"), Do: func() { <-seen }},
+		memstore.Fault{Op: memstore.Put, Name: full("l/"), Do: func() { close(seen) }},
+	)
+	a.commit(t, w.image(1, 1, checkpoint(memory(10, 1))))
+	if got := w.data("l/"); len(got) != 0 {
+		t.Errorf("leases %q", got)
+	}
+}
+
+// When a list names what a generation needs, which can't be, nothing is deleted.
+func TestInconsistent(t *testing.T) {
+	w := newWorld(t)
+	a := w.owner("a")
+	g := a.commit(t, w.image(1, 1, checkpoint(memory(10, 1)))).Generation
+	orphan(w, "1", "1")
+	w.pass(2 * time.Hour)
+	c := &collect{l: a.Lineage}
+	v, err := c.look(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := c.condemn(t.Context(), v, nil, []Garbage{{Name: g.Manifest}}); again || err != nil {
+		t.Fatal(again, err)
+	}
+	before := w.bucket.Names()
+	if _, err := a.Collect(t.Context(), CollectOptions{}); !errors.Is(err, ErrInconsistent) {
+		t.Errorf("%v", err)
+	}
+	if !slices.Equal(before, w.bucket.Names()) {
+		t.Error("something was deleted")
+	}
 }

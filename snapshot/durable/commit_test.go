@@ -2,15 +2,23 @@ package durable
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"maps"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/hibernate-runtime/hibernate/snapshot"
+	"github.com/hibernate-runtime/hibernate/snapshot/store"
 )
 
 // What was committed is read as it was: by a restore, in parts, and by another node.
@@ -200,5 +208,133 @@ func TestImagesAreCompared(t *testing.T) {
 	}
 	if got := w.data("m/"); len(got) != 0 {
 		t.Errorf("manifests %v", got)
+	}
+}
+
+// A frame is compressed where that saves 6 %, and kept as it is elsewhere.
+func TestFramesThatDontShrink(t *testing.T) {
+	c, err := newCodec()
+	if err != nil {
+		t.Fatal(err)
+	}
+	noise := make([]byte, frameSize)
+	_, _ = rand.NewChaCha8([32]byte{1}).Read(noise)
+	almost := slices.Clone(noise)
+	clear(almost[:frameSize/25]) // 4 %
+	for what, k := range map[string]struct {
+		pages []byte
+		kind  byte
+	}{"noise": {noise, rawFrame}, "almost noise": {almost, rawFrame}, "memory": {memory(64, 1), zstdFrame}} {
+		plain := c.encode([]byte("before"), k.pages)[len("before"):]
+		got, err := c.decode(new([frameSize]byte), plain, framePages)
+		if plain[0] != k.kind || err != nil || !bytes.Equal(got, k.pages) || k.kind == rawFrame && len(plain) != 1+frameSize {
+			t.Errorf("%s: kind %d, %d bytes, %v", what, plain[0], len(plain), err)
+		}
+	}
+}
+
+// discarding is a store that keeps no packs.
+type discarding struct {
+	store.Store
+	sends atomic.Int64
+	most  atomic.Int64
+}
+
+func (d *discarding) Put(ctx context.Context, name string, body []byte, cond store.Condition) (store.Version, error) {
+	if !strings.HasPrefix(name, full("p/")) {
+		return d.Store.Put(ctx, name, body, cond)
+	}
+	n := d.sends.Add(1)
+	defer d.sends.Add(-1)
+	for most := d.most.Load(); n > most && !d.most.CompareAndSwap(most, n); most = d.most.Load() {
+	}
+	time.Sleep(time.Millisecond) // as a store that is slower than we are
+	return "1", nil
+}
+
+// However large the image, an upload takes a few packs' memory.
+func TestUploadTakesBoundedMemory(t *testing.T) {
+	w := newWorld(t)
+	d := &discarding{}
+	a := w.owner("a", func(c *Config) { d.Store, c.Store = c.Store, d })
+	noise := make([]byte, 256<<20)
+	_, _ = rand.NewChaCha8([32]byte{1}).Read(noise)
+	im := w.image(1, 1, content{"pages.img": noise})
+	noise = nil
+	runtime.GC()
+	var before, now runtime.MemStats
+	runtime.ReadMemStats(&before)
+	var most uint64
+	var mu sync.Mutex
+	var last Progress
+	_, err := a.Commit(t.Context(), im, CommitOptions{Progress: func(p Progress) {
+		mu.Lock()
+		defer mu.Unlock()
+		if last.Done>>24 != p.Done>>24 {
+			runtime.GC()
+			runtime.ReadMemStats(&now)
+			most = max(most, now.HeapAlloc)
+		}
+		last = p
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if last.Image != 256<<20 || last.Moved < 256<<20 {
+		t.Errorf("progress %+v", last)
+	}
+	// Three packs of 32 MiB, whose buffers are made longer by copying, and the hashes.
+	if limit := uint64(3*32+64) << 20; most-before.HeapAlloc > limit {
+		t.Errorf("%d MiB are taken", (most-before.HeapAlloc)>>20)
+	}
+	if d.most.Load() > 3 {
+		t.Errorf("%d packs are sent at a time", d.most.Load())
+	}
+}
+
+// What gets past the frames' tags, as a fault of ours would, is found by the checksums, and by Verify.
+func TestWhatIsRestoredIsCompared(t *testing.T) {
+	w := newWorld(t)
+	a := w.owner("a")
+	a.commit(t, w.image(1, 1, checkpoint(memory(600, 1))))
+	for what, change := range map[string]func(r *Reader){
+		"an extent": func(r *Reader) { r.manifest.Files[1].extents[0].slot++; r.manifest.Files[1].extents[0].count-- },
+		"a checksum": func(r *Reader) {
+			r.document.Files[1].CRC32C[1] ^= 1
+			r.manifest.Files[1].Root = r.manifest.Files[0].Root
+		},
+	} {
+		r, err := a.Open(t.Context(), 1, OpenOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		change(r)
+		dir := t.TempDir()
+		if err := r.Restore(t.Context(), dir, nil); !errors.Is(err, snapshot.ErrCorrupt) {
+			t.Errorf("%s: restore: %v", what, err)
+		}
+		if err := r.Verify(t.Context(), nil); !errors.Is(err, snapshot.ErrCorrupt) {
+			t.Errorf("%s: verify: %v", what, err)
+		}
+		if left, _ := os.ReadDir(dir); len(left) != 0 {
+			t.Errorf("%s: left are %v", what, left)
+		}
+		r.Close()
+	}
+	// Nor is anything overwritten.
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "pages.img"), []byte("a person's"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r, err := a.Open(t.Context(), 1, OpenOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if err := r.Restore(t.Context(), dir, nil); !errors.Is(err, os.ErrExist) {
+		t.Errorf("restore: %v", err)
+	}
+	if got, _ := os.ReadFile(filepath.Join(dir, "pages.img")); string(got) != "a person's" {
+		t.Errorf("it is %q now", got)
 	}
 }

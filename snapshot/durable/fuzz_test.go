@@ -143,4 +143,3 @@ func FuzzFrame(f *testing.F) {
 		}
 	})
 }
-
