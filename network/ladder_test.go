@@ -185,6 +185,28 @@ func TestLadderTellsOfTheSandbox(t *testing.T) {
 	}
 }
 
+// A listener that the workload ends is named, each time, and one that it opens again is not; nobody repairs anything.
+func TestLadderTellsOfEndedListeners(t *testing.T) {
+	eachFamily(t, func(t *testing.T, w *world, f plan) {
+		_, l, s := awakeIn(t, w)
+		for cycle := range 3 {
+			if cycle > 0 {
+				asleep(t, l, s, held(echoPort))
+				woken(t, l, s)
+			}
+			other := inside(t, s.ns, func() (net.Listener, error) { return net.Listen(f.tcp(), ":7200") })
+			ports := []uint16{echoPort, 7200}
+			if r := l.CheckListeners(t.Context(), ports); r.Name != "listeners" || !r.OK || r.Repaired {
+				t.Errorf("both listen: %+v", r)
+			}
+			must(t, other.Close())
+			if r := l.CheckListeners(t.Context(), ports); r.OK || r.Repaired || !strings.HasSuffix(r.Detail, "listeners of ports [7200]") {
+				t.Errorf("one has ended: %+v", r)
+			}
+		}
+	})
+}
+
 // The probe's connection is reset while it is half open.
 func TestLadderIsNotSeenByTheWorkload(t *testing.T) {
 	_, l, s := awake(t)

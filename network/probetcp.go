@@ -45,6 +45,8 @@ func (l *Link) accepts(ctx context.Context, to netip.Addr, ports []uint16) error
 	return errors.Join(errs...)
 }
 
+var errRefused = errors.New("refused")
+
 func (p *prober) knock(ctx context.Context, to netip.AddrPort) error {
 	s := segment{
 		from: netip.AddrPortFrom(p.family.gateway, uint16(ProxyPortLow+rand.IntN(ProxyPortHigh-ProxyPortLow))),
@@ -59,7 +61,7 @@ func (p *prober) knock(ctx context.Context, to netip.AddrPort) error {
 		return err
 	}
 	if refused {
-		return errors.New("refused")
+		return errRefused
 	}
 	s.seq, s.flags = s.seq+1, rst
 	if _, err := p.socket.Write(s.bytes()); err != nil {

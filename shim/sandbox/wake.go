@@ -106,7 +106,7 @@ func (w *Workload) wake(t *transition) {
 		w.giveUp(t, err)
 		return
 	}
-	w.awake(t, "restored", detail)
+	w.awake(t, restored, detail)
 }
 
 // giveUp follows the policy for a snapshot that could not be restored.
@@ -307,6 +307,9 @@ func (w *Workload) prepareWhatIs(ctx context.Context, t *transition) error {
 	return err
 }
 
+// restored is the outcome of a wake that lost nothing.
+const restored = "restored"
+
 // awake ends a wake well. Whoever waits goes on at once; the ladder is climbed beside the traffic.
 func (w *Workload) awake(t *transition, outcome, detail string) {
 	w.unwatchPackets()
@@ -391,6 +394,7 @@ func (w *Workload) check(ctx context.Context, t *transition) []network.Rung {
 	defer w.gateMu.Unlock()
 	w.mu.Lock()
 	ports, same := w.ports, w.state == lifecycle.Awake && w.last.wake.GetId() == t.record.GetId()
+	outcome := w.last.wake.GetOutcome()
 	w.mu.Unlock()
 	if w.link == nil || w.removed || !same {
 		return nil
@@ -399,7 +403,11 @@ func (w *Workload) check(ctx context.Context, t *transition) []network.Rung {
 	if !open { // whoever mends the link goes on with it
 		return rungs
 	}
-	return append(rungs, w.link.Check(ctx, ports)...)
+	rungs = append(rungs, w.link.Check(ctx, ports)...)
+	if w.config.Ports == nil && outcome == restored { // else they may never have been listened on, or not yet
+		rungs = append(rungs, w.link.CheckListeners(ctx, ports))
+	}
+	return rungs
 }
 
 // coldStart starts the container afresh inside the same task, because its state can't be restored, and says so. When that
