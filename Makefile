@@ -116,7 +116,7 @@ full-faults: deps tools images build ## test-faults with 200 random sequences of
 
 test-store: ## The durable tier against a real S3 server, versitygw, over http and TLS, and against a directory
 	@go run ./tools/toolchain -p $(JOBS) versitygw
-	@HIBERNATE_STORE=1 sh tools/gotest.sh -together -count=1 -p $(JOBS) -timeout 10m -- ./snapshot/store/... ./snapshot/durable/...
+	@HIBERNATE_STORE=1 sh tools/gotest.sh -together -count=1 -p $(JOBS) -timeout 10m -- $(MODULE)/snapshot/store/... $(MODULE)/snapshot/durable/...
 
 test-flat: deps tools images build ## Workloads that run before their memory is loaded, and what may happen meanwhile (root)
 	@$(ROOT_RINGS) sh tools/gotest.sh -count=1 -parallel 4 -timeout 10m -- ./integration/flat
