@@ -63,11 +63,11 @@ func newRuleset(l *Link, g Gate) *ruleset {
 	r.chains = append(r.chains, seen())
 	for _, f := range r.families {
 		r.chains = append(r.chains,
-			f.activity(append(f.ignored(l.ignore), f.youngRules(l)...), chainActivity, counterActivity),
+			f.activity(append(f.ignored(l.ignore), f.youngRules()...), chainActivity, counterActivity),
 			f.activity(f.ignored(l.ignore), chainUnsaid, counterActivity, counterUnsaid), f.proxied(), f.ladder(),
 			f.fromSandbox(g), f.toSandbox(g))
 		if f.young != nil {
-			r.chains = append(r.chains, f.youngChain())
+			r.chains = append(r.chains, f.probersChain(l), f.youngChain())
 		}
 	}
 	r.chains = append(r.chains, r.prerouting(l.attachment.Interface), r.input(l.attachment.Interface, g), r.forward(l.attachment.Interface, l.found), r.output(g), r.errors(g))

@@ -24,6 +24,7 @@ import (
 const (
 	youth        = 10 * time.Second
 	chainYoung   = "young"
+	chainProbers = "probers"
 	counterYoung = "young"
 	youngGroup   = useGroup + 1 // where they are shown; see logGroup
 	youngCopied  = 4 << 10
@@ -61,18 +62,25 @@ func (f *family) fromProbers(list []netip.Prefix) (out []netip.Prefix) {
 	return out
 }
 
-// young are the rules before all that count. In the cut an answer counts, whoever asked: it is lost.
-func (f *familyRules) youngRules(l *Link) (rules []rule) {
-	for n, p := range f.fromProbers(l.probers) {
-		rules = append(rules, when(fmt.Sprintf("may be a probe, %d", n+1), notFrom(outerName), f.whole(unix.IPPROTO_TCP), opening(), f.within(f.source, p),
-			limit(), f.connection(f.source, 0), f.note(l.youth)))
-	}
-	if len(rules) == 0 {
+// youngRules are before all that count. In the cut an answer counts, whoever asked: it is lost.
+func (f *familyRules) youngRules() (rules []rule) {
+	if f.young == nil {
 		return nil
 	}
 	return append(rules,
+		when("opens", notFrom(outerName), f.whole(unix.IPPROTO_TCP), opening(), jump(chainProbers+f.suffix)),
 		when("young, in", notFrom(outerName), f.whole(unix.IPPROTO_TCP), protocol(unix.IPPROTO_TCP), f.connection(f.source, 0), f.isYoung(), goTo(chainYoung+f.suffix)),
 		when("young, out", from(outerName), f.whole(unix.IPPROTO_TCP), protocol(unix.IPPROTO_TCP), f.connection(f.destination, 2), f.isYoung(), count(counterYoung), leave()))
+}
+
+// probersChain begins the youth of those that come from where probes do.
+func (f *familyRules) probersChain(l *Link) chain {
+	c := chain{name: chainProbers + f.suffix}
+	for n, p := range f.fromProbers(l.probers) {
+		c.rules = append(c.rules, when(fmt.Sprintf("may be a probe, %d", n+1), f.within(f.source, p),
+			limit(), f.connection(f.source, 0), f.note(l.youth), leave()))
+	}
+	return c
 }
 
 // youngChain is for what comes in.
