@@ -208,13 +208,8 @@ func badChunkBlocked(a *app) {
 
 func shimDies(a *app) {
 	a.wakeHeld()
-	bundle := a.Bundle()
-	a.must(syscall.Kill(a.Shim(), syscall.SIGKILL))
+	a.killShim()
 	a.must(a.w.WaitTask(a.ctx(), a.ID, ""))
-	a.eventually("containerd has removed the bundle", func() bool {
-		_, err := os.Stat(bundle)
-		return os.IsNotExist(err)
-	})
 	a.noneLeft()
 	a.eventually("the container can be started again", func() bool {
 		_, err := a.w.Ctr(a.ctx(), "tasks", "start", "--detach", "--null-io", a.ID)

@@ -49,6 +49,16 @@ const (
 	RestoreBlock RestorePolicy = "block" // keep the snapshot and wait for a person
 )
 
+// StandbyPolicy says when a sleeper's next sandbox is booted while it sleeps.
+type StandbyPolicy string
+
+// The policies for standbys.
+const (
+	StandbyOff   StandbyPolicy = "off"
+	StandbyOften StandbyPolicy = "often" // for workloads that have been woken three times within an hour
+	StandbyOn    StandbyPolicy = "on"
+)
+
 // StopPolicy says what SIGTERM does to a workload that sleeps.
 type StopPolicy string
 
@@ -123,6 +133,7 @@ type Config struct {
 	Ports            []uint16 // nil: found at hibernation; empty: none
 	OnRestoreFailure RestorePolicy
 	OnStop           StopPolicy
+	Standby          StandbyPolicy
 	WakeTimeout      time.Duration
 	ExecIdleTimeout  time.Duration // 0: an exec counts however silent it is
 	HoldTimeout      time.Duration

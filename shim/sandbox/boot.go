@@ -72,6 +72,12 @@ func readPid(path string) (int, error) {
 // doing, and no exit of the container. After one that has ended by itself no runsc is needed, whose start alone takes
 // longer than all the rest of a container's end.
 func (w *Workload) freeSandbox(ctx context.Context) error {
+	w.stopAhead()
+	return w.clearSandbox(ctx)
+}
+
+// clearSandbox is freeSandbox while nobody else makes or frees one.
+func (w *Workload) clearSandbox(ctx context.Context) error {
 	w.mu.Lock()
 	w.expected = true
 	sandbox := process{}

@@ -23,8 +23,13 @@ func (w *Workload) sandboxExited(generation int, e reap.Exit) {
 		w.mu.Unlock()
 		return
 	}
-	t := w.transition
+	t, standby := w.transition, w.state == lifecycle.Asleep
 	w.mu.Unlock()
+	if standby { // the snapshot is all of the workload, and the next wake boots another
+		w.opts.Log.Warn("the standby has ended by itself", "status", e.Status)
+		w.dropStandby(generation)
+		return
+	}
 	if t != nil {
 		t.outlive(restoreGrace, func() bool { return w.isCurrent(generation) })
 	}

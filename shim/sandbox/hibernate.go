@@ -304,6 +304,7 @@ func (w *Workload) fallAsleep(t *transition) {
 	}
 	w.endTransition(t, lifecycle.Commit, "slept", "", nil)
 	time.AfterFunc(trimAfter, w.trim)
+	w.background.Go(w.standBy)
 }
 
 // trimAfter is how long a workload sleeps before the shim gives back memory of its own: a quick wake shall not fault it
@@ -360,6 +361,7 @@ func (w *Workload) count(r *shimv1.Transition) {
 	case r.GetKind() == "wake":
 		w.last.wake = r
 		w.wakes++
+		w.noteWake()
 	default:
 		w.last.hibernate = r
 		if r.GetOutcome() == "slept" {

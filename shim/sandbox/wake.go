@@ -277,8 +277,11 @@ func (w *Workload) eligible(t *transition, s *snapshot.Snapshot) error {
 	})
 }
 
-// bootOnce boots a sandbox, unless Create has done so already.
+// bootOnce boots a sandbox, unless Create has done so already, or one stands by.
 func (w *Workload) bootOnce(ctx context.Context) error {
+	if err := w.aheadEnds(ctx); err != nil {
+		return err
+	}
 	w.mu.Lock()
 	there := w.sandboxPid != 0
 	w.mu.Unlock()

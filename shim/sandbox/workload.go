@@ -76,6 +76,8 @@ type Workload struct {
 	transition *transition
 	generation int // counts sandboxes: tells the exit of an earlier one apart
 	sandboxPid int
+	ahead      *ahead              // somebody is at work on the standby; nil else
+	recent     [often]time.Time    // the latest wakes, oldest first
 	loading    *loading            // the sandbox runs, and its memory still comes; nil when all is there
 	madeBy     string              // the version of runsc that made the sandbox
 	expected   bool                // the sandbox's end is our own doing

@@ -75,10 +75,14 @@ func stateFor(w *daemonv1.Workload, now time.Time) string {
 		return "unreachable"
 	}
 	s := w.GetStatus()
-	if s.GetStateSinceUnixMs() == 0 {
-		return s.GetState()
+	state := s.GetState()
+	if s.GetStateSinceUnixMs() != 0 {
+		state += " " + ago(now, s.GetStateSinceUnixMs())
 	}
-	return s.GetState() + " " + ago(now, s.GetStateSinceUnixMs())
+	if s.GetState() == "asleep" && s.GetSandboxPid() != 0 {
+		state += ", standby"
+	}
+	return state
 }
 
 func idleFor(w *daemonv1.Workload) string {
