@@ -17,24 +17,28 @@ import (
 	"github.com/hibernate-runtime/hibernate/snapshot"
 )
 
-// How a sleeper's memory comes back: values of the key load.
+// How a sleeper's memory comes back: values of the key load, and flat with a sandbox that stands by.
 const (
-	flatLoad  = "flat"
-	plainLoad = "plain"
+	flatLoad    = "flat"
+	plainLoad   = "plain"
+	standbyLoad = "standby"
 )
 
-// plainConfig makes a configuration like the world's whose workloads are restored by plain files, and returns its path.
-func plainConfig(b *bench) (string, error) {
+// otherWays are the lines that stand for load = "flat" in the configurations of the other ways.
+var otherWays = map[string]string{plainLoad: `load = "plain"`, standbyLoad: "load = \"flat\"\nstandby = \"on\""}
+
+// wayConfig makes a configuration like the world's whose workloads wake in another way, and returns its path.
+func wayConfig(b *bench, way string) (string, error) {
 	text, err := os.ReadFile(b.world.Path(b.world.ConfigFile()))
 	if err != nil {
 		return "", err
 	}
-	plain := strings.Replace(string(text), `load = "flat"`, `load = "plain"`, 1)
-	if plain == string(text) {
+	other := strings.Replace(string(text), `load = "flat"`, otherWays[way], 1)
+	if other == string(text) {
 		return "", errors.New("the world's configuration has no line load = \"flat\"")
 	}
-	path := filepath.Join(b.world.Dir, "plain.toml")
-	return path, os.WriteFile(b.world.Path(path), []byte(plain), 0o644)
+	path := filepath.Join(b.world.Dir, way+".toml")
+	return path, os.WriteFile(b.world.Path(path), []byte(other), 0o644)
 }
 
 // newLoaded runs a test server whose wakes are of one way.
@@ -51,10 +55,10 @@ func newLoaded(ctx context.Context, b *bench, way string, mib int) (*ours, error
 
 // choose has a container's wakes be of one way.
 func (b *bench) choose(c *harness.Container, way string) error {
-	if way != plainLoad {
+	if otherWays[way] == "" {
 		return nil
 	}
-	path, err := plainConfig(b)
+	path, err := wayConfig(b, way)
 	c.Flags = append(c.Flags, "--runtime-config-path", path)
 	return err
 }
@@ -87,7 +91,7 @@ func (o *ours) awaitLoaded(ctx context.Context, t *shimv1.Transition, way string
 		return 0, fmt.Errorf("%s: the wake was not %s: %s", o.id, way, t.GetDetail())
 	}
 	step := "restore"
-	if way == flatLoad {
+	if way != plainLoad {
 		step = "load"
 	}
 	for ctx.Err() == nil {

@@ -114,6 +114,7 @@ var flatSet = set{file: "bench-flat.jsonl", load: flatLoad, parts: []part{
 	{"many", measureFlatMany},
 	{"cold", measureFlatCold},
 	{"four", measureFlatFour},
+	{"standby", measureStandby},
 	{"requests", measureFlatRequests},
 	{"programs", measureFlatPrograms},
 }}
