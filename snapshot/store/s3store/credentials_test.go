@@ -14,16 +14,16 @@ import (
 	"github.com/hibernate-runtime/hibernate/snapshot/store/storetest"
 )
 
-// signedBy is the access key of the last request.
-func (f *fake) signedBy() string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if len(f.seen) == 0 {
-		return ""
+// signedBy is the access key of the last request, and its token.
+func (f *fake) signedBy() (key, token string) {
+	all := f.requests("")
+	if len(all) == 0 {
+		return "", ""
 	}
-	_, rest, _ := strings.Cut(f.seen[len(f.seen)-1].Header.Get("Authorization"), "Credential=")
-	key, _, _ := strings.Cut(rest, "/")
-	return key
+	h := all[len(all)-1].Header
+	_, rest, _ := strings.Cut(h.Get("Authorization"), "Credential=")
+	key, _, _ = strings.Cut(rest, "/")
+	return key, h.Get("X-Amz-Security-Token")
 }
 
 func writeKeys(t *testing.T, path, key string) {
@@ -53,12 +53,12 @@ func TestCredentialsOfAFile(t *testing.T) {
 			writeKeys(t, path, "second") // as a secret that is rotated
 		}
 		put(t, s, "x", []byte("x"))
-		if got := f.signedBy(); got != want {
+		if got, _ := f.signedBy(); got != want {
 			t.Errorf("signed by %q; want %q", got, want)
 		}
 	}
 	put(t, open("other"), "x", []byte("x"))
-	if got := f.signedBy(); got != "of-other" {
+	if got, _ := f.signedBy(); got != "of-other" {
 		t.Errorf("signed by %q; want the profile's", got)
 	}
 	// What is just being replaced doesn't stop those who have its keys.
@@ -66,7 +66,7 @@ func TestCredentialsOfAFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	put(t, s, "x", []byte("x"))
-	if got := f.signedBy(); got != "second" {
+	if got, _ := f.signedBy(); got != "second" {
 		t.Errorf("signed by %q; want the keys that were there", got)
 	}
 }
@@ -79,7 +79,7 @@ func TestCredentialsOfTheEnvironment(t *testing.T) {
 	for _, kind := range []string{"env", "aws"} {
 		s := f.open(t, func(c *s3store.Config) { c.Credentials = kind })
 		put(t, s, "x", []byte("x"))
-		if got := f.signedBy(); got != "of-env" || f.seen[len(f.seen)-1].Header.Get("X-Amz-Security-Token") != "token" {
+		if got, token := f.signedBy(); got != "of-env" || token != "token" {
 			t.Errorf("credentials=%s: signed by %q; want the environment's, and its token", kind, got)
 		}
 	}
@@ -96,7 +96,7 @@ func TestCredentialsOfAWSsFiles(t *testing.T) {
 	t.Setenv("AWS_CONFIG_FILE", filepath.Join(t.TempDir(), "none"))
 	s := f.open(t, func(c *s3store.Config) { c.Credentials = "aws" })
 	put(t, s, "x", []byte("x"))
-	if got := f.signedBy(); got != "of-home" {
+	if got, _ := f.signedBy(); got != "of-home" {
 		t.Errorf("signed by %q; want those of AWS's files", got)
 	}
 }
@@ -118,8 +118,8 @@ func TestNoCredentials(t *testing.T) {
 				t.Errorf("%s: %v; want what to do", from, err)
 			}
 		}
-		if len(f.seen) > 0 {
-			t.Errorf("%s: %d requests were sent", from, len(f.seen))
+		if len(f.requests("")) > 0 {
+			t.Errorf("%s: %d requests were sent", from, len(f.requests("")))
 		}
 	}
 	// They come later.

@@ -73,11 +73,11 @@ func (f *fake) fail(fault func(w http.ResponseWriter, r *http.Request) bool) {
 	f.fault = fault
 }
 
-// requests are those that came with a method.
+// requests are those that came with a method, or with any, in order.
 func (f *fake) requests(method string) []*http.Request {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone(f.seen), func(r *http.Request) bool { return r.Method != method })
+	return slices.DeleteFunc(slices.Clone(f.seen), func(r *http.Request) bool { return method != "" && r.Method != method })
 }
 
 func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {

@@ -101,10 +101,10 @@ func TestEachRequestIsSentOnce(t *testing.T) {
 			s := f.open(t, nil)
 			for op, call := range calls(s) {
 				f.fail(func(w http.ResponseWriter, r *http.Request) bool { fault(w); return true })
-				before := len(f.seen)
+				before := len(f.requests(""))
 				only(t, op, call(t.Context()), store.ErrUnavailable)
 				// Go's transport sends what only reads again when a used connection is closed just then.
-				if sent := len(f.seen) - before; sent != 1 && (strings.HasPrefix(op, "put") || what != "hanging up") {
+				if sent := len(f.requests("")) - before; sent != 1 && (strings.HasPrefix(op, "put") || what != "hanging up") {
 					t.Errorf("%s: sent %d times; want once", op, sent)
 				}
 				f.fail(nil) // so that the next one finds a used connection

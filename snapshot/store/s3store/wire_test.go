@@ -98,13 +98,13 @@ func TestLargeObjectIsOnePut(t *testing.T) {
 	if _, err := s.Put(t.Context(), "large", body, store.Condition{Absent: true}); err != nil {
 		t.Fatal(err)
 	}
-	for _, r := range f.seen {
+	for _, r := range f.requests("") {
 		if r.Method != http.MethodPut || r.URL.Path != "/bucket/some/prefix/large" || r.URL.RawQuery != "" || r.ContentLength != large {
 			t.Errorf("%s %s, %d bytes; want one PUT of all, in path style", r.Method, r.URL, r.ContentLength)
 		}
 	}
-	if len(f.seen) != 1 {
-		t.Errorf("%d requests; want one, and none for the bucket's region", len(f.seen))
+	if len(f.requests("")) != 1 {
+		t.Errorf("%d requests; want one, and none for the bucket's region", len(f.requests("")))
 	}
 }
 
@@ -193,7 +193,7 @@ func TestNoHTTP2(t *testing.T) {
 	if _, _, err := s.Get(t.Context(), "x", 10); err != nil {
 		t.Fatal(err)
 	}
-	for _, r := range f.seen {
+	for _, r := range f.requests("") {
 		if r.ProtoMajor != 1 {
 			t.Errorf("%s by %s, of a server that offers HTTP/2; want HTTP/1.1", r.Method, r.Proto)
 		}
