@@ -70,9 +70,11 @@ func BenchmarkUpload(b *testing.B) {
 	var sent, again int64
 	for b.Loop() {
 		frames := slices.Collect(slices.Chunk(pages, frameSize))
-		bufs := sync.Pool{New: func() any { return make([]byte, 0, 2*frameSize) }}
+		bufs := sync.Pool{New: func() any { return new([2 * frameSize]byte) }}
 		own += parallel(len(frames), func(i int) {
-			bufs.Put(c.enc.EncodeAll(frames[i], bufs.Get().([]byte)[:0])[:0])
+			buf := bufs.Get().(*[2 * frameSize]byte)
+			c.enc.EncodeAll(frames[i], buf[:0])
+			bufs.Put(buf)
 		})
 		w.bucket = newWorld(b).bucket
 		n := w.owner("a")

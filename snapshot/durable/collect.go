@@ -377,7 +377,7 @@ func (c *collect) writeList(ctx context.Context, v view, garbage []Garbage) (Con
 		return Condemned{}, err
 	}
 	name := listName(b.Number, newOperation())
-	if _, err := c.l.t.cfg.Store.Put(ctx, c.l.data(name), data, store.Condition{Absent: true}); err != nil && !errors.Is(err, store.ErrExists) {
+	if _, err := c.l.put(ctx, name, data); err != nil {
 		return Condemned{}, fmt.Errorf("write the list of what is going to be deleted: %w", err)
 	}
 	sum := sha256.Sum256(data)

@@ -38,6 +38,13 @@ func TestRoundTrip(t *testing.T) {
 	if got := len(w.data("p/")); got != 3 {
 		t.Errorf("%d packs", got)
 	}
+	stored := 0
+	for _, p := range a.newest(t).Packs {
+		stored += p.Pages
+	}
+	if most := 20_000 - 200 - 1 + 25 + 1 + 3; stored > most {
+		t.Errorf("%d pages are stored, %d are not zero nor twice there", stored, most)
+	}
 	want["empty.img"] = []byte{}
 	a.has(t, 1, want)
 	b := w.node("b")

@@ -198,6 +198,20 @@ func (n node) has(t testing.TB, sequence uint64, want content) {
 	}
 }
 
+// newest is the manifest of the newest generation.
+func (n node) newest(t testing.TB) *manifest {
+	t.Helper()
+	h, err := n.Head(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := n.manifest(t.Context(), n.keys, h.Generations[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
 func equal(a, b content) bool {
 	return maps.EqualFunc(a, b, bytes.Equal)
 }

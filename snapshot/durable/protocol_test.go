@@ -57,6 +57,12 @@ func TestLostAnswers(t *testing.T) {
 	if len(w.data("p/")) != 2 || len(w.data("m/")) != 2 || r.Passes != 1 {
 		t.Errorf("objects %q", w.bucket.Names())
 	}
+	orphan(w, "1", "1")
+	w.pass(2 * time.Hour)
+	n.store.Script(lose, memstore.Fault{Op: memstore.Put, Name: full("gc/"), Kind: memstore.LoseAnswer})
+	if got, err := n.Collect(t.Context(), CollectOptions{}); err != nil || len(got.Deleted) != 1 {
+		t.Errorf("deleted %v, %v", got.Deleted, err)
+	}
 }
 
 // A store that is down for a while is waited for; one that stays down ends it, and the head is as it was.
@@ -163,6 +169,7 @@ func TestCondemnedIsUploadedAgain(t *testing.T) {
 		{"packs", "m/", true, 2},
 		{"packs that are still there", "m/", false, 2},
 		{"the manifest, too", headObject, true, 2},
+		{"the manifest alone", headObject, true, 1},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			w := newWorld(t)
@@ -185,22 +192,30 @@ func TestCondemnedIsUploadedAgain(t *testing.T) {
 			a.store.Script(memstore.Fault{Op: memstore.Put, Name: name, Do: collect})
 			before := w.data("p/")
 			want := checkpoint(memory(60, 2))
+			if c.passes == 1 { // nothing is new
+				want = checkpoint(memory(50, 1))
+			}
 			r := a.commit(t, w.image(1, 2, want))
 			if r.Passes != c.passes {
 				t.Errorf("%d passes, want %d", r.Passes, c.passes)
 			}
-			if got := w.data("p/"); len(got) < len(before)+1 {
+			if got := w.data("p/"); len(got) < len(before)+c.passes-1 {
 				t.Errorf("packs %q", got)
 			}
-			// What the dead one has left is deleted by the next.
+			a.has(t, 2, want)
+			// What the dead one has left is deleted by the next, whatever its age, without another list.
 			b.store.Heal()
+			rev := w.rev(t)
+			if left, err := b.Collect(t.Context(), CollectOptions{}); err != nil || (len(left.Deleted) == 0) != c.delete || w.rev(t) != rev {
+				t.Errorf("left were %v, %v", left.Deleted, err)
+			}
 			w.pass(2 * a.t.cfg.Grace)
 			if _, err := b.Collect(t.Context(), CollectOptions{}); err != nil {
 				t.Fatal(err)
 			}
 			a.has(t, 1, checkpoint(memory(50, 1)))
 			a.has(t, 2, want)
-			if got := w.data("p/"); len(got) != 2 {
+			if got := w.data("p/"); len(got) != c.passes {
 				t.Errorf("%d packs at the end: %q", len(got), got)
 			}
 		})

@@ -364,16 +364,16 @@ const putTries = 8
 
 // put creates an object of ours. No name is used twice, so sending it again is safe, and that it is there already can only be
 // an earlier request of this call. clean: nothing reads body any more.
-func (u *upload) put(ctx context.Context, name string, body []byte) (clean bool, err error) {
-	name, clean = u.l.data(name), true
+func (l *Lineage) put(ctx context.Context, name string, body []byte) (clean bool, err error) {
+	name, clean = l.data(name), true
 	for try := 1; ; try++ {
-		_, err = u.l.t.cfg.Store.Put(ctx, name, body, store.Condition{Absent: true})
+		_, err = l.t.cfg.Store.Put(ctx, name, body, store.Condition{Absent: true})
 		if err == nil {
 			break
 		}
 		clean = false
 		if errors.Is(err, store.ErrExists) {
-			info, serr := u.l.t.cfg.Store.Stat(ctx, name)
+			info, serr := l.t.cfg.Store.Stat(ctx, name)
 			if serr == nil && info.Size == int64(len(body)) {
 				break
 			}
@@ -382,15 +382,22 @@ func (u *upload) put(ctx context.Context, name string, body []byte) (clean bool,
 			}
 		}
 		if !errors.Is(err, store.ErrUnavailable) || try == putTries {
-			return false, fmt.Errorf("upload (tried %d times): %w", try, err)
+			return false, fmt.Errorf("write (tried %d times): %w", try, err)
 		}
-		if perr := u.l.t.pause(ctx, 100*time.Millisecond<<try); perr != nil {
+		if perr := l.t.pause(ctx, 100*time.Millisecond<<try); perr != nil {
 			return false, errors.Join(err, perr)
 		}
 	}
-	u.sent.Add(int64(len(body)))
-	u.report()
 	return clean, nil
+}
+
+// put counts what is sent.
+func (u *upload) put(ctx context.Context, name string, body []byte) (clean bool, err error) {
+	if clean, err = u.l.put(ctx, name, body); err == nil {
+		u.sent.Add(int64(len(body)))
+		u.report()
+	}
+	return clean, err
 }
 
 func (l *Lineage) data(name string) string { return dataPrefix + l.name + "/" + name }
