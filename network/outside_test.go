@@ -55,7 +55,8 @@ func TestPrepareBesideAnothersLink(t *testing.T) {
 	if err := l.PrepareInner(t.Context()); !errors.Is(err, network.ErrShared) || errors.Is(err, network.ErrOutside) {
 		t.Errorf("it is told as: %v", err)
 	}
-	must(t, h.LinkDel(get(t, h, "hib0")))
+	must(t, network.Remove(t.Context(), network.Options{Pod: w.pod}))
+	must(t, h.LinkDel(get(t, h, "hib0"))) // which is there still
 	must(t, l.PrepareInner(t.Context()))
 }
 

@@ -44,7 +44,7 @@ func undo(ctx context.Context, pod *side) error {
 		restoreRules(pod),
 	}
 	outer, err := pod.link(outerName)
-	if outer != nil && errors.Join(errs...) == nil {
+	if outer != nil && outer.Type() == "veth" && errors.Join(errs...) == nil { // another's by that name is left alone
 		if err = pod.route.LinkDel(outer); errors.Is(err, unix.ENODEV) {
 			err = nil
 		}

@@ -22,7 +22,7 @@ func testSignals(t *testing.T, n *node) {
 		name        string
 		annotations map[string]string
 		asleep      bool
-		cni         bool // ctr takes a signal for the end of the network: its interface is gone before the signal comes
+		cni         bool // ctr takes a signal for the end, and has CNI give the network up first
 		signal      string
 		code        int
 		output      string
@@ -60,7 +60,7 @@ func testSignals(t *testing.T, n *node) {
 	}
 }
 
-// A signal that a program survives wakes it, and is delivered once; also one whose network ctr has removed for it.
+// A signal that a program survives wakes it, and is delivered once; also where ctr has CNI give the network up first.
 func testOtherSignals(t *testing.T, n *node) {
 	n.imported("testserver")
 	for name, cni := range map[string]bool{"without": false, "cni": true} {
