@@ -1,6 +1,7 @@
 package durable
 
 import (
+	"context"
 	"encoding/binary"
 	"math/rand/v2"
 	"runtime"
@@ -9,6 +10,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/hibernate-runtime/hibernate/snapshot/store"
 )
 
 // heap is n pages as they are in checkpoints of interpreters: pointers into a heap, text, code, and some that nothing makes
@@ -156,5 +159,49 @@ func BenchmarkRestore(b *testing.B) {
 	b.ReportMetric(own.Seconds()/restore.Seconds(), "restore/decode")
 	b.ReportMetric(rate(size, read), "readat-MB/s")
 	b.ReportMetric(own.Seconds()/read.Seconds(), "readat/decode")
+	b.ReportMetric(0, "ns/op")
+}
+
+// distant is a store that answers each read a while later.
+type distant struct {
+	store.Store
+	gets atomic.Int64
+}
+
+func (d *distant) GetRange(ctx context.Context, name string, offset, length int64) ([]byte, error) {
+	d.gets.Add(1)
+	if err := pause(ctx, 10*time.Millisecond); err != nil {
+		return nil, err
+	}
+	return d.Store.GetRange(ctx, name, offset, length)
+}
+
+// BenchmarkDistant reads as a wake does, two pieces of 1 MiB at a time in order, from a store that is 10 ms away.
+func BenchmarkDistant(b *testing.B) {
+	pages := heap(benchPages / 2)
+	w := newWorld(b)
+	d := &distant{}
+	n := w.owner("a", func(c *Config) { d.Store, c.Store = c.Store, d })
+	n.commit(b, w.image(1, 1, content{"pages.img": pages}))
+	var read time.Duration
+	d.gets.Store(0)
+	for b.Loop() {
+		r, err := n.Open(b.Context(), 1, OpenOptions{})
+		if err != nil {
+			b.Fatal(err)
+		}
+		f, err := r.File("pages.img")
+		if err != nil {
+			b.Fatal(err)
+		}
+		read += parallel(len(pages)>>20, func(i int) {
+			if _, err := f.ReadAt(make([]byte, 1<<20), int64(i)<<20); err != nil {
+				b.Error(err)
+			}
+		})
+		r.Close()
+	}
+	b.ReportMetric(rate(len(pages)*b.N, read), "MB/s")
+	b.ReportMetric(float64(d.gets.Load())/float64(b.N), "requests")
 	b.ReportMetric(0, "ns/op")
 }

@@ -39,6 +39,13 @@ func (c *frameCache) take(id frameID) (e *frameEntry, mine bool) {
 	return e, true
 }
 
+// has is true for a frame that is there, or on its way.
+func (c *frameCache) has(id frameID) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.entries[id] != nil
+}
+
 // evict makes room for one entry: the one that was used longest ago goes.
 func (c *frameCache) evict() {
 	for len(c.entries) >= c.limit {

@@ -33,6 +33,10 @@ type Reader struct {
 	cache      *frameCache
 	gets       chan struct{} // a slot for each request that is under way
 	moved      atomic.Int64
+
+	mu         sync.Mutex // guards closed
+	closed     bool
+	background sync.WaitGroup // of readAhead
 }
 
 // readPack is a pack as a reader needs it.
@@ -126,6 +130,10 @@ func (r *Reader) prepare() (err error) {
 // Close ends reads that are under way, and the lease.
 func (r *Reader) Close() {
 	r.cancel(errors.New("the snapshot was closed"))
+	r.mu.Lock()
+	r.closed = true
+	r.mu.Unlock()
+	r.background.Wait()
 	if r.lease != nil {
 		r.lease.end(context.WithoutCancel(r.ctx))
 	}
@@ -176,8 +184,10 @@ func (f *File) Close() error { return nil }
 const (
 	// readStep is how much of a read is asked for at a time, so that a large one takes no more memory.
 	readStep = 4 << 20
-	// ahead is how many frames more are asked for when a file is read from front to back.
-	ahead = 16
+	// window is how many of the frames that follow are kept ready while a file is read from front to back, and batch how many
+	// of them are asked for together at least, in the background.
+	window = 32
+	batch  = 12
 	// near is how far from the end of the last read the next may begin to count as that.
 	near = 4 << 20
 )
@@ -189,17 +199,14 @@ func (f *File) ReadAt(p []byte, off int64) (n int, err error) {
 		return 0, fmt.Errorf("read %s at %d", f.file.Name, off)
 	}
 	last := f.next.Swap(off + int64(len(p)))
-	more := 0
-	if off >= last-near && off <= last+near {
-		more = ahead
-	}
+	ahead := off >= last-near && off <= last+near
 	want := len(p)
 	if rest := f.file.Size - off; int64(want) > rest {
 		want = int(max(rest, 0))
 	}
 	for n < want {
 		step := min(want-n, readStep)
-		if err := f.r.read(f.file, p[n:n+step], off+int64(n), more); err != nil {
+		if err := f.r.read(f.file, p[n:n+step], off+int64(n), ahead); err != nil {
 			return n, fmt.Errorf("read %s of snapshot %d: %w", f.file.Name, f.r.generation.Sequence, err)
 		}
 		n += step
@@ -243,7 +250,7 @@ func (f *file) pieces(p []byte, off int64) (out []piece) {
 }
 
 // read fills p. It asks for all frames at once that are not in the cache, those that follow each other in one request.
-func (r *Reader) read(f *file, p []byte, off int64, more int) error {
+func (r *Reader) read(f *file, p []byte, off int64, ahead bool) error {
 	pieces := f.pieces(p, off)
 	var entries []*frameEntry
 	defer func() { r.cache.release(entries) }()
@@ -260,9 +267,8 @@ func (r *Reader) read(f *file, p []byte, off int64, more int) error {
 			mine = append(mine, e)
 		}
 	}
-	if len(mine) > 0 && more > 0 {
-		extra := r.following(mine[len(mine)-1].id, more)
-		mine, entries = append(mine, extra...), append(entries, extra...)
+	if ahead && len(entries) > 0 {
+		r.readAhead(entries[len(entries)-1].id)
 	}
 	r.fill(mine)
 	for _, q := range pieces {
@@ -283,22 +289,39 @@ func (r *Reader) read(f *file, p []byte, off int64, more int) error {
 	return nil
 }
 
-// following takes those of the next frames of the pack that are needed and not there.
-func (r *Reader) following(id frameID, n int) (out []*frameEntry) {
+// readAhead gets in the background what is needed of the frames that follow in the pack, unless few of them are missing.
+func (r *Reader) readAhead(id frameID) {
 	p := r.packs[id.pack]
-	for range n {
-		id.frame++
-		if int(id.frame) >= len(p.needed) || !p.needed[id.frame] {
-			return out
+	end := min(len(p.needed), int(id.frame)+1+window)
+	var missing []frameID
+	for n := int(id.frame) + 1; n < end; n++ {
+		if next := (frameID{id.pack, int32(n)}); p.needed[n] && !r.cache.has(next) {
+			missing = append(missing, next)
 		}
-		e, mine := r.cache.take(id)
-		if !mine {
-			r.cache.release([]*frameEntry{e})
-			return out
-		}
-		out = append(out, e)
 	}
-	return out
+	if len(missing) == 0 || len(missing) < batch && end < len(p.needed) || r.ctx.Err() != nil {
+		return
+	}
+	var mine, others []*frameEntry
+	for _, next := range missing {
+		if e, fill := r.cache.take(next); fill {
+			mine = append(mine, e)
+		} else {
+			others = append(others, e)
+		}
+	}
+	r.cache.release(others)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		r.fill(mine) // which fails at once
+		r.cache.release(mine)
+		return
+	}
+	r.background.Go(func() {
+		r.fill(mine)
+		r.cache.release(mine)
+	})
 }
 
 // fill gets the frames of entries and marks them ready.
