@@ -85,7 +85,8 @@ func (l *Lineage) Running(ctx context.Context) error {
 	})
 }
 
-// Release says that the workload sleeps and anybody may claim it. Doing it twice is no error. ErrFenced.
+// Release says that the workload sleeps and anybody may claim it, who then restores the newest generation: what is to be
+// kept is committed before. Doing it twice is no error. ErrFenced.
 func (l *Lineage) Release(ctx context.Context) error {
 	return l.owned(ctx, "release", func(h *Head) error {
 		h.State, h.Restoring, h.Owner = Asleep, 0, nil

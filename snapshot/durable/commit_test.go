@@ -213,6 +213,15 @@ func TestImagesAreCompared(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	for _, names := range [][]string{{"../pages.img"}, {"b", "a"}, {"a", "a"}, {""}, {".."}} {
+		m := snapshot.Manifest{Sequence: 1, Epoch: 1}
+		for _, name := range names {
+			m.Files = append(m.Files, snapshot.File{Name: name})
+		}
+		if _, err := a.Commit(t.Context(), Image{Document: localDocument(t, m), Dir: t.TempDir()}, CommitOptions{}); !errors.Is(err, snapshot.ErrCorrupt) {
+			t.Errorf("files %q: %v", names, err)
+		}
+	}
 	if got := w.data("m/"); len(got) != 0 {
 		t.Errorf("manifests %v", got)
 	}

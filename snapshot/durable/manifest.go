@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"hash/crc32"
+	"path/filepath"
 	"time"
 
 	"github.com/hibernate-runtime/hibernate/snapshot"
@@ -298,7 +299,10 @@ func parseDocument(data []byte) (snapshot.Manifest, error) {
 		return m, corrupt(documentName, "body: %v", err)
 	}
 	m.Version = doc.Version
-	for _, f := range m.Files {
+	for i, f := range m.Files {
+		if f.Name == "" || f.Name != filepath.Base(f.Name) || f.Name == "." || f.Name == ".." || i > 0 && f.Name <= m.Files[i-1].Name {
+			return m, corrupt(documentName, "file name %q", f.Name)
+		}
 		if f.Size < 0 || int64(len(f.CRC32C)) != (f.Size+snapshot.ChunkSize-1)/snapshot.ChunkSize {
 			return m, corrupt(documentName, "%q has %d bytes and %d checksums", f.Name, f.Size, len(f.CRC32C))
 		}

@@ -56,9 +56,6 @@ func (r *Reader) restore(ctx context.Context, dir string, tell func(Progress)) (
 		return fmt.Errorf("%s: %w", filepath.Join(dir, documentName), os.ErrExist)
 	}
 	for _, f := range r.manifest.Files {
-		if f.Name != filepath.Base(f.Name) || f.Name == "." || f.Name == ".." {
-			return corrupt(r.generation.Manifest, "file name %q", f.Name)
-		}
 		to, err := os.OpenFile(filepath.Join(dir, f.Name), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 		if err != nil {
 			return err
