@@ -277,9 +277,48 @@ func TestSetStateSurvivesReopening(t *testing.T) {
 		t.Fatal(err)
 	}
 	h, err := open(t, dir).Head()
-	want := Head{Version: 1, State: Ended, Time: at.UTC(), Namespace: "ns", ID: "c9", Identity: "db"}
+	want := Head{Version: 1, State: Ended, Time: at.UTC(), Namespace: "ns", ID: "c9", Identity: "db", Lineage: h.Lineage}
 	if err != nil || fmt.Sprint(h) != fmt.Sprint(want) {
 		t.Fatalf("%+v, %v", h, err)
+	}
+}
+
+// TestLineage: a chain of snapshots keeps its name through all that is written, and the next one in the directory has another.
+func TestLineage(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "w")
+	of := func(l *Local) string {
+		t.Helper()
+		h, err := l.Head()
+		if err != nil || len(h.Lineage) != 32 {
+			t.Fatalf("lineage %q, %v", h.Lineage, err)
+		}
+		return h.Lineage
+	}
+	l := open(t, dir)
+	first := take(t, l, pages(4, 1)).Manifest().Lineage
+	if err := l.SetState(t.Context(), Awake); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	l = open(t, dir)
+	if second := take(t, l, pages(4, 2)).Manifest().Lineage; second != first || of(l) != first {
+		t.Errorf("lineage %s, then %s, and %s in the head", first, second, of(l))
+	}
+	if err := l.Remove(); err != nil {
+		t.Fatal(err)
+	}
+	again := open(t, dir)
+	if err := again.SetState(t.Context(), Awake); err != nil {
+		t.Fatal(err)
+	}
+	next := of(again)
+	if err := again.QuarantineHead("test"); err != nil {
+		t.Fatal(err)
+	}
+	if next == first || of(again) == next || take(t, again, pages(4, 3)).Manifest().Lineage != of(again) {
+		t.Errorf("lineages %s, %s, %s", first, next, of(again))
 	}
 }
 

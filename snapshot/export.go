@@ -188,6 +188,6 @@ func copyFile(ctx context.Context, from, to string) (err error) {
 // complete sets the fields of m that are the incoming snapshot's to say.
 func (in *Incoming) complete(m Manifest) Manifest {
 	m.Sequence, m.Parent, m.Version = in.sequence, in.parent, ManifestVersion
-	m.Created, m.Files = in.l.now().UTC(), slices.Clone(in.sealed.Files)
+	m.Created, m.Lineage, m.Files = in.l.now().UTC(), in.lineage, slices.Clone(in.sealed.Files)
 	return m
 }

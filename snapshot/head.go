@@ -45,6 +45,10 @@ type Head struct {
 	Namespace string `json:"namespace,omitempty"`
 	ID        string `json:"id,omitempty"`
 	Identity  string `json:"identity,omitempty"`
+	// Lineage is a random id of the chain of snapshots in this directory, made
+	// with its first head: another directory of the same name has another one.
+	// "" in heads of earlier versions.
+	Lineage string `json:"lineage,omitempty"`
 	// Containerd is the socket of the containerd that runs it: whom to ask
 	// whether the container still exists.
 	Containerd string `json:"containerd,omitempty"`

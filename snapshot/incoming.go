@@ -17,6 +17,7 @@ type Incoming struct {
 	l        *Local
 	sequence uint64
 	parent   uint64
+	lineage  string
 	sealed   *Sealed
 	done     bool
 }
@@ -41,7 +42,7 @@ func (l *Local) Begin(ctx context.Context) (*Incoming, error) {
 	if err := l.at("begin"); err != nil {
 		return nil, fmt.Errorf("begin snapshot: %w", err)
 	}
-	in := &Incoming{l: l, sequence: seq, parent: h.Sequence}
+	in := &Incoming{l: l, sequence: seq, parent: h.Sequence, lineage: h.Lineage}
 	if err := os.MkdirAll(in.ImageDir(), 0o700); err != nil {
 		return nil, errors.Join(fmt.Errorf("begin snapshot: %w", spaceError(err)), in.Discard())
 	}
@@ -89,8 +90,8 @@ func (in *Incoming) Discard() error {
 }
 
 // Commit makes the sealed checkpoint, with m, the current snapshot and the
-// state Asleep. Version, Sequence, Parent, Created and Files of m are set
-// here. On error the snapshot before is still the current one, and the
+// state Asleep. Version, Sequence, Parent, Created, Lineage and Files of m
+// are set here. On error the snapshot before is still the current one, and the
 // incoming one is gone: ErrNotSealed, ErrEpoch, ErrNoSpace, ctx's error.
 // ctx counts until head.json is replaced. The old snapshot is deleted in the
 // background.
@@ -192,7 +193,7 @@ func (l *Local) takeBack(seq uint64) error {
 func (l *Local) point(ctx context.Context, before Head, m Manifest) error {
 	h := Head{
 		State: Asleep, Sequence: m.Sequence, Epoch: m.Epoch, Time: m.Created,
-		Namespace: m.Namespace, ID: m.ID, Identity: m.Identity, Containerd: cmp.Or(l.asks, before.Containerd),
+		Namespace: m.Namespace, ID: m.ID, Identity: m.Identity, Lineage: m.Lineage, Containerd: cmp.Or(l.asks, before.Containerd),
 	}
 	if err := l.step(ctx, "head"); err != nil {
 		return err

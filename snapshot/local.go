@@ -3,6 +3,8 @@ package snapshot
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
@@ -151,7 +153,14 @@ func (l *Local) headOrNew() (Head, error) {
 		h.State = Awake
 	}
 	h.Containerd = cmp.Or(l.asks, h.Containerd)
+	h.Lineage = cmp.Or(h.Lineage, newLineage())
 	return h, err
+}
+
+func newLineage() string {
+	var id [16]byte
+	_, _ = rand.Read(id[:]) // never fails
+	return hex.EncodeToString(id[:])
 }
 
 // Free returns the bytes that this process could still write to the file

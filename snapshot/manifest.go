@@ -38,7 +38,7 @@ type Manifest struct {
 	ID        string `json:"id"` // of the workload: the pod's sandbox, or the container
 	Identity  string `json:"identity,omitempty"`
 	Epoch     uint64 `json:"epoch"`
-	Lineage   string `json:"lineage,omitempty"` // random id of the chain of snapshots; durable tier
+	Lineage   string `json:"lineage,omitempty"` // the head's; set by Commit
 
 	// What made it, and so what can read it.
 	Runtime Runtime `json:"runtime"`

@@ -53,7 +53,7 @@ func (l *Local) QuarantineHead(reason string) error {
 		return err
 	}
 	h := l.owner
-	h.State, h.Sequence, h.Time, h.Containerd = Awake, next-1, l.now().UTC(), l.asks
+	h.State, h.Sequence, h.Time, h.Containerd, h.Lineage = Awake, next-1, l.now().UTC(), l.asks, newLineage()
 	return writeHead(l.dir, h)
 }
 
