@@ -133,6 +133,7 @@ type Config struct {
 	Ports            []uint16 // nil: found at hibernation; empty: none
 	OnRestoreFailure RestorePolicy
 	OnStop           StopPolicy
+	KeepSnapshots    int // in the store
 	Standby          StandbyPolicy
 	WakeTimeout      time.Duration
 	ExecIdleTimeout  time.Duration // 0: an exec counts however silent it is
@@ -162,6 +163,13 @@ type Config struct {
 	MaxNodeConnections int
 	RefuseWith         Refusal
 
+	Store                     string // URL; "": no durable tier
+	StoreKeyFile              string
+	StoreKeyCommand           []string
+	StoreInsecurePlaintext    bool
+	StoreCredentials, StoreCA string
+	UploadRate                uint64 // bytes in a second; 0: no bound
+
 	sources map[string]string
 }
 
@@ -184,8 +192,9 @@ func (c *Config) Settings() []Setting {
 
 // ShimSettings are those that mean something to a shim, or to its workload.
 func (c *Config) ShimSettings() []Setting {
+	others := slices.Concat(daemonKeys(), admissionKeys(), storeKeys())
 	return slices.DeleteFunc(c.Settings(), func(s Setting) bool {
-		return slices.ContainsFunc(append(daemonKeys(), admissionKeys()...), func(k Key) bool { return k.Name == s.Key })
+		return slices.ContainsFunc(others, func(k Key) bool { return k.Name == s.Key })
 	})
 }
 

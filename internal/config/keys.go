@@ -16,7 +16,7 @@ const (
 func Keys() []Key { return table() }
 
 var table = sync.OnceValue(func() []Key {
-	return slices.Concat(nodeKeys(), runtimeKeys(), workloadKeys(), holdKeys(), probeKeys(), daemonKeys(), admissionKeys(), pendingKeys())
+	return slices.Concat(nodeKeys(), runtimeKeys(), workloadKeys(), holdKeys(), probeKeys(), daemonKeys(), admissionKeys(), storeKeys(), pendingKeys())
 })
 
 func nodeKeys() []Key {
@@ -133,6 +133,13 @@ func workloadKeys() []Key {
 			doc: "SIGTERM to a sleeping workload: signal wakes it and delivers; exit ends it with status 143 and " +
 				"no wake. (hibernate is not yet supported.)",
 		}.key(),
+		setting[int]{
+			name: "keep-snapshots", scope: ScopeWorkload, codec: number(1, 100, ""), def: raw{"3"},
+			field:   func(c *Config) *int { return &c.KeepSnapshots },
+			doc:     "How many snapshots are kept in the store, the newest ones. On the node there is one.",
+			tighten: "only fewer",
+			allows:  func(node, asked int) bool { return asked <= node },
+		}.key(),
 	}, durationKeys()...)
 }
 
@@ -241,7 +248,6 @@ func pendingKeys() []Key {
 	return []Key{
 		pending("identity", "The workload's stable name across containers and nodes."),
 		pending("restore", "Which snapshot a new container may start from."),
-		pending("keep-snapshots", "How many generations are stored."),
 		pending("delete-after", "When a snapshot that nobody used may go."),
 		pending("hook-before-sleep", "A program of the workload's that runs before each hibernation."),
 		pending("hook-after-wake", "A program of the workload's that runs after each wake."),

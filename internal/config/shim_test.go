@@ -16,7 +16,7 @@ func TestShimSettings(t *testing.T) {
 			t.Errorf("%s is missing", key)
 		}
 	}
-	for _, k := range daemonKeys() {
+	for _, k := range slices.Concat(daemonKeys(), admissionKeys(), storeKeys()) {
 		if has(k.Name) {
 			t.Errorf("%s is hibernated's", k.Name)
 		}

@@ -1,0 +1,131 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// storeKeys are those of the durable tier, which is hibernated's alone.
+func storeKeys() []Key {
+	return []Key{
+		setting[string]{
+			name: "store", scope: ScopeNode, def: raw{""},
+			codec: text("a URL s3://bucket/prefix?endpoint=… or file:///directory, or empty for none", storeURL),
+			field: func(c *Config) *string { return &c.Store },
+			doc: "Where hibernated keeps copies of snapshots that outlive the node: a bucket, or a directory that other machines reach. " +
+				"docs/OPERATIONS.md says what a URL may have.",
+		}.key(),
+		setting[string]{
+			name: "store-key-file", scope: ScopeNode, def: raw{""}, codec: text("an absolute path, or empty for none", absoluteOrNone),
+			field: func(c *Config) *string { return &c.StoreKeyFile },
+			doc: "The key of all that is in the store: 32 random bytes, or their base64, readable by root alone (0600). Who loses it loses " +
+				"every snapshot there: keep a copy elsewhere.",
+		}.key(),
+		setting[[]string]{
+			name: "store-key-command", scope: ScopeNode, def: raw{}, codec: commandLine,
+			field: func(c *Config) *[]string { return &c.StoreKeyCommand },
+			doc: "Instead of store-key-file, a program that asks a KMS: it is given wrap or unwrap as its last argument and base64 on " +
+				"standard input, and answers in base64 within 30s. Its file's name tells its key from others: don't change it.",
+		}.key(),
+		setting[bool]{
+			name: "store-insecure-plaintext", scope: ScopeNode, codec: boolean, def: raw{"false"},
+			field: func(c *Config) *bool { return &c.StoreInsecurePlaintext },
+			doc:   "Keeps snapshots in a store without a key. Who can read the store then reads the memory of all workloads.",
+		}.key(),
+		setting[string]{
+			name: "store-credentials", scope: ScopeNode, def: raw{""},
+			codec: text("env, aws, an absolute path, or empty for what the URL says", credentials),
+			field: func(c *Config) *string { return &c.StoreCredentials },
+			doc: "Who hibernated is to an S3 store. env: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; a path: a file as AWS's tools have " +
+				"it, read again when it changes; aws: both, and then the machine's role. The URL's credentials= without it, and aws without either.",
+		}.key(),
+		setting[string]{
+			name: "store-ca", scope: ScopeNode, def: raw{""}, codec: text("an absolute path, or empty for the system's", absoluteOrNone),
+			field: func(c *Config) *string { return &c.StoreCA },
+			doc:   "The certificates that an S3 store's own may be signed by.",
+		}.key(),
+		setting[uint64]{
+			name: "upload-rate", scope: ScopeNode, codec: size, def: raw{"0"},
+			field: func(c *Config) *uint64 { return &c.UploadRate },
+			doc:   "How much hibernated sends to the store in a second, on average; 0 for as much as it takes.",
+		}.key(),
+	}
+}
+
+func storeURL(s string) error {
+	if s != "" && !strings.HasPrefix(s, "s3://") && !strings.HasPrefix(s, "file:///") {
+		return errors.New("it begins neither with s3:// nor with file:///")
+	}
+	return nil
+}
+
+func absoluteOrNone(s string) error {
+	if s != "" && !filepath.IsAbs(s) {
+		return errors.New("not an absolute path")
+	}
+	return nil
+}
+
+func credentials(s string) error {
+	if s == "env" || s == "aws" {
+		return nil
+	}
+	return absoluteOrNone(s)
+}
+
+// commandLine is a program and its arguments, each for itself: no shell reads them.
+var commandLine = codec[[]string]{
+	kind: `a list that begins with an absolute path, such as ["/usr/local/bin/kms-wrap", "--key", "hibernate"]`,
+	parse: func(r raw) ([]string, error) {
+		if len(r) > 0 && !filepath.IsAbs(r[0]) {
+			return nil, errors.New("the program is not named by an absolute path")
+		}
+		return slices.Clone([]string(r)), nil
+	},
+	format: func(l []string) raw { return slices.Clone(raw(l)) },
+}
+
+// CheckStore says which keys of the durable tier contradict each other, and what to do.
+func (c *Config) CheckStore() error {
+	s3 := strings.HasPrefix(c.Store, "s3://")
+	keyed := c.StoreKeyFile != "" || len(c.StoreKeyCommand) > 0
+	var errs []error
+	wrong := func(key, format string, args ...any) {
+		errs = append(errs, fmt.Errorf("%s: %s", key, fmt.Sprintf(format, args...)))
+	}
+	if c.Store == "" {
+		for _, k := range []struct {
+			name string
+			set  bool
+		}{
+			{"store-key-file", c.StoreKeyFile != ""}, {"store-key-command", len(c.StoreKeyCommand) > 0},
+			{"store-insecure-plaintext", c.StoreInsecurePlaintext}, {"store-credentials", c.StoreCredentials != ""}, {"store-ca", c.StoreCA != ""},
+		} {
+			if k.set {
+				wrong(k.name, "there is no store: set store to its URL, or take this key out")
+			}
+		}
+		return errors.Join(errs...)
+	}
+	if c.StoreKeyFile != "" && len(c.StoreKeyCommand) > 0 {
+		wrong("store-key-file", "store-key-command is set, too: take out the one that the store's snapshots are not wrapped with")
+	}
+	if c.StoreInsecurePlaintext && keyed {
+		wrong("store-insecure-plaintext", "a key is set, too: take one of them out")
+	}
+	if s3 && !keyed && !c.StoreInsecurePlaintext {
+		wrong("store-key-file", "an S3 store needs a key, or whoever reads the bucket reads all workloads' memory: make one with "+
+			"(umask 077; head -c 32 /dev/urandom | base64 > /etc/hibernate/store.key), keep a copy elsewhere, and name it here; or set "+
+			"store-key-command; or store-insecure-plaintext = true, where the bucket is trusted as the node's disk is")
+	}
+	if !s3 && c.StoreCredentials != "" {
+		wrong("store-credentials", "a directory takes none: take this key out")
+	}
+	if !s3 && c.StoreCA != "" {
+		wrong("store-ca", "a directory has no certificate: take this key out")
+	}
+	return errors.Join(errs...)
+}
