@@ -46,7 +46,11 @@ func (l *Lineage) newLease(op operation, b leaseBody) (*lease, error) {
 }
 
 func (le *lease) write(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, le.l.t.cfg.Grace/4)
+	limit := le.l.t.cfg.Grace / 4
+	if le.cancel != nil { // again: until it is late, at most
+		limit = min(limit, le.left())
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	began := le.l.t.boot()
 	le.ever.Store(true)
@@ -79,10 +83,13 @@ func (le *lease) keep(ctx context.Context, lost func()) {
 	}()
 }
 
-// late is true when a collector may have come to think that nobody is there any more.
-func (le *lease) late() bool {
-	return le.l.t.boot()-time.Duration(le.written.Load()) > le.l.t.cfg.Grace/4*3
+// left is how long it may still last until it is written again: a collector may come to think that nobody is there any more
+// a quarter of the grace later.
+func (le *lease) left() time.Duration {
+	return le.l.t.cfg.Grace/4*3 - (le.l.t.boot() - time.Duration(le.written.Load()))
 }
+
+func (le *lease) late() bool { return le.left() <= 0 }
 
 // end takes the lease away, if it was written. What can't be deleted is garbage after the grace.
 func (le *lease) end(ctx context.Context) {
