@@ -177,7 +177,8 @@ func TestLeaseIsLost(t *testing.T) {
 		}
 		return now
 	}
-	n.t.pause = pauseNot
+	opened := make(chan struct{})
+	n.t.pause = func(ctx context.Context, _ time.Duration) error { <-opened; return ctx.Err() }
 	n.store.Script(memstore.Fault{Op: memstore.Put, Name: full("l/"), Skip: 1, Kind: memstore.Fail, Times: -1})
 	for range 50 {
 		clock <- 5 * time.Minute
@@ -187,6 +188,7 @@ func TestLeaseIsLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
+	close(opened)
 	<-r.ctx.Done()
 	if now > time.Hour {
 		t.Errorf("it stopped after %v", now)

@@ -233,6 +233,3 @@ func (w *world) data(prefix string) []string {
 func full(name string) string { return dataPrefix + testName + "/" + name }
 
 var _ store.Store = (*memstore.Store)(nil)
-
-// pauseNot waits for nothing.
-func pauseNot(ctx context.Context, _ time.Duration) error { return ctx.Err() }

@@ -54,6 +54,9 @@ func (l *Lineage) Open(ctx context.Context, sequence uint64, o OpenOptions) (*Re
 	r := &Reader{l: l, gets: make(chan struct{}, l.t.cfg.Downloads)}
 	r.ctx, r.cancel = context.WithCancelCause(ctx)
 	if err := r.open(sequence, o); err != nil {
+		if r.ctx.Err() != nil {
+			err = errors.Join(context.Cause(r.ctx), err)
+		}
 		r.Close()
 		return nil, fmt.Errorf("open a snapshot of %s: %w", l.name, err)
 	}
