@@ -2,13 +2,8 @@ package faults
 
 import (
 	"context"
-	"net"
 	"path/filepath"
-	"strings"
 	"time"
-
-	taskv3 "github.com/containerd/containerd/api/runtime/task/v3"
-	"github.com/containerd/ttrpc"
 
 	"github.com/hibernate-runtime/hibernate/integration/harness"
 	"github.com/hibernate-runtime/hibernate/integration/known"
@@ -65,18 +60,6 @@ func (a *app) verb(name string, works bool) {
 	if out, err := a.w.Ctr(a.ctx(), "tasks", name, a.ID); (err == nil) != works {
 		a.Fatalf("%s: %s, %v", name, out, err)
 	}
-}
-
-// task connects to the shim's task service, as containerd does.
-func (a *app) task() (taskv3.TTRPCTaskService, func()) {
-	a.Helper()
-	r, err := a.w.Record(a.ID)
-	a.must(err)
-	var d net.Dialer
-	conn, err := d.DialContext(a.ctx(), "unix", a.w.Path(strings.TrimPrefix(r.Address, "unix://")))
-	a.must(err)
-	c := ttrpc.NewClient(conn)
-	return taskv3.NewTTRPCTaskClient(c), func() { c.Close() }
 }
 
 // stored finds files of the snapshots by a pattern below the app's own directory.

@@ -154,6 +154,9 @@ func (a *app) attempt(kind string, c cell) *shimv1.Transition {
 	err := <-done
 	if c.later != nil {
 		c.later(a)
+		if c.state == "awake" { // it may sleep and wake for a new link meanwhile
+			a.Awake()
+		}
 	}
 	if c.state == "ended" {
 		a.stopped(c.told)
@@ -175,11 +178,7 @@ func (a *app) attempt(kind string, c cell) *shimv1.Transition {
 func (a *app) stopped(status string) {
 	a.Helper()
 	a.must(a.w.WaitTask(a.ctx(), a.ID, "STOPPED"))
-	task, hangUp := a.task()
-	defer hangUp()
-	r, err := task.State(a.ctx(), &taskv3.StateRequest{ID: a.ID})
-	a.must(err)
-	if got := fmt.Sprint(r.GetExitStatus()); got != status {
+	if got := fmt.Sprint(a.ExitStatus()); got != status {
 		a.Errorf("the task ended with status %s, want %s", got, status)
 	}
 }
@@ -232,7 +231,7 @@ const answerWithin = time.Second
 // keepAsking asks the shim for the state, as containerd does, until the returned function is called.
 func (a *app) keepAsking(ends bool) (stop func()) {
 	a.Helper()
-	task, hangUp := a.task()
+	task, hangUp := a.Task()
 	ctx, cancel := context.WithCancel(a.ctx())
 	done := make(chan error, 1)
 	go func() {

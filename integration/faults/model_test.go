@@ -65,14 +65,14 @@ var operations = []operation{
 	{"resume", nil, func(m *model) { m.verb("resume", m.paused); m.paused = false }},
 	{"signal", running, func(m *model) { m.must(m.w.Kill(m.ctx(), m.ID, "USR1")); m.asleep = false }},
 	{"stats", nil, func(m *model) {
-		task, hangUp := m.task()
+		task, hangUp := m.Task()
 		defer hangUp()
 		if r, err := task.Stats(m.ctx(), &taskv3.StatsRequest{ID: m.ID}); err != nil || r.GetStats() == nil {
 			m.Fatalf("stats: %v, %v", r, err)
 		}
 	}},
 	{"pids", nil, func(m *model) {
-		task, hangUp := m.task()
+		task, hangUp := m.Task()
 		defer hangUp()
 		if r, err := task.Pids(m.ctx(), &taskv3.PidsRequest{ID: m.ID}); err != nil || len(r.GetProcesses()) == 0 {
 			m.Fatalf("pids: %v, %v", r, err)
@@ -138,7 +138,7 @@ func (m *model) race() {
 
 func (m *model) update() {
 	m.Helper()
-	task, hangUp := m.task()
+	task, hangUp := m.Task()
 	defer hangUp()
 	shares := uint64(512 + m.random.IntN(512))
 	value, err := json.Marshal(specs.LinuxResources{CPU: &specs.LinuxCPU{Shares: &shares}})
@@ -166,7 +166,7 @@ func (m *model) check() {
 		told = s.GetState() + ", " + s.GetGate()
 		return told == state+", "+gate
 	})
-	task, hangUp := m.task()
+	task, hangUp := m.Task()
 	defer hangUp()
 	want := tasktypes.Status_RUNNING
 	if m.paused {

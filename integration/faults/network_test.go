@@ -159,20 +159,22 @@ func (a *app) sameLinks() {
 	}
 }
 
+// blockers are the codes of why it can't be put to sleep.
+func (a *app) blockers() (codes []string) {
+	a.Helper()
+	s, err := a.w.Status(a.ctx(), a.ID)
+	a.must(err)
+	for _, r := range s.GetBlockers() {
+		codes = append(codes, r.GetCode())
+	}
+	return codes
+}
+
 // What can't be put to sleep now gets its link later, and it is told until then.
 func TestNetworkOfBusy(t *testing.T) {
 	t.Parallel()
 	l := newLane(t, false, nil)
 	a := l.run("busy", nil)
-	told := func() []string {
-		s, err := a.w.Status(a.ctx(), a.ID)
-		a.must(err)
-		var codes []string
-		for _, r := range s.GetBlockers() {
-			codes = append(codes, r.GetCode())
-		}
-		return codes
-	}
 	lease := func(ms int64) {
 		client, done, err := a.w.Shim(a.ctx(), a.ID)
 		a.must(err)
@@ -190,13 +192,13 @@ func TestNetworkOfBusy(t *testing.T) {
 	stdin, err := exec.StdinPipe()
 	a.must(err)
 	a.must(exec.Start())
-	a.eventually("the exec runs", func() bool { return slices.Contains(told(), "exec") })
+	a.eventually("the exec runs", func() bool { return slices.Contains(a.blockers(), "exec") })
 	noLink(a)
-	a.eventually("it is told", func() bool { return slices.Contains(told(), "unlinked") })
+	a.eventually("it is told", func() bool { return slices.Contains(a.blockers(), "unlinked") })
 	a.must(stdin.Close())
 	_ = exec.Wait() // with the status of a read that found no line
 	a.GoesOn()
-	if codes := told(); slices.Contains(codes, "unlinked") {
+	if codes := a.blockers(); slices.Contains(codes, "unlinked") {
 		a.Errorf("it is still told: %v", codes)
 	}
 	ran.cells.Add(2)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -74,6 +75,10 @@ func outages() (sleeps, wakes []cell) {
 	}
 	undone := in(foreignLink, "pause", "failed", "checkpoint", "awake") // and Connect fails in what undoes it
 	undone.rules = []failpoint.Rule{{Command: "checkpoint", Fault: failpoint.Fail}}
+	undone.later = func(a *app) { // it must not be put to sleep for a link that it can't have
+		a.eventually("it is told", func() bool { return slices.Contains(a.blockers(), "unlinked") })
+		a.staysAwake()
+	}
 	uncommitted := in(ownedTable, "verify", "failed", "", "awake") // and SetGate does
 	uncommitted.later = func(a *app) { a.staysAwake() }
 	unlearnt := in(foreignSet, "guard", "failed", "learn connections", "awake")

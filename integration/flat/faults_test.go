@@ -28,6 +28,8 @@ func TestWhileLoading(t *testing.T) {
 		"hibernate waits":               {false, hibernateWaits},
 		"a verb of containerd's":        {false, verbs},
 		"paused and resumed":            {false, pausedAndResumed},
+		"paused and lost":               {false, pausedAndLost},
+		"paused and lost, block":        {true, pausedAndLostBlocked},
 		"killed":                        {false, killed},
 		"deleted":                       {false, deleted},
 		"the sandbox dies":              {false, sandboxDies},
@@ -103,11 +105,54 @@ func pausedAndResumed(a *app) {
 	}()
 	time.AfterFunc(100*time.Millisecond, release)
 	a.must(<-done)
-	a.eventually("a paused one is loaded", func() bool { return !a.isLoading() })
-	_, err := a.w.Ctr(a.ctx(), "tasks", "resume", a.ID)
-	a.must(err)
+	a.resume()
 	a.GoesOn()
 	a.loaded()
+}
+
+// A pause waits for the memory. When that doesn't come, it is the one that has begun afresh, or is blocked, that is paused.
+func pausedAndLost(a *app) {
+	a.losePaused()
+	a.lostBy("the sidecar ended")
+	a.resume()
+	a.IsNew()
+	a.setAside()
+}
+
+func pausedAndLostBlocked(a *app) {
+	a.losePaused()
+	a.must(os.Remove(a.control("hold")))
+	a.resume()
+	a.wake()
+	a.GoesOn()
+	a.loaded()
+}
+
+func (a *app) losePaused() {
+	a.Helper()
+	a.wakeHeld()
+	done := make(chan error, 1)
+	go func() {
+		_, err := a.w.Ctr(a.ctx(), "tasks", "pause", a.ID)
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		a.Fatalf("it was paused while its memory was loaded: %v", err)
+	case <-time.After(300 * time.Millisecond): // long enough for one that doesn't wait to have begun
+	}
+	a.signal(syscall.SIGKILL)
+	a.must(<-done)
+	task, err := a.w.Task(a.ctx(), a.ID)
+	if err != nil || task.State != "PAUSED" {
+		a.Errorf("it is %s, %v", task.State, err)
+	}
+}
+
+func (a *app) resume() {
+	a.Helper()
+	_, err := a.w.Ctr(a.ctx(), "tasks", "resume", a.ID)
+	a.must(err)
 }
 
 func killed(a *app) {

@@ -92,6 +92,7 @@ func (w *Workload) clearSandbox(ctx context.Context) error {
 	err := sandbox.kill()
 	if l := w.takeLoading(); l != nil {
 		err = errors.Join(err, l.stop())
+		close(l.ended)
 	}
 	nameFilestore(w.spec.Root.Path, w.opts.ID)
 	var failed error

@@ -47,6 +47,7 @@ func (w *Workload) lostMemory() bool {
 	if l == nil {
 		return false
 	}
+	defer close(l.ended) // who waits finds what policy has made of it
 	failure, err := l.why()
 	if err != nil {
 		w.opts.Log.Warn("sidecar", "error", err)

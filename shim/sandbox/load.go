@@ -179,15 +179,13 @@ func (w *Workload) killSandbox(generation int) {
 	}
 }
 
-// takeLoading is the loading of a sandbox that has ended, or is about to, if its memory was not all there.
+// takeLoading is the loading of a sandbox that has ended, or is about to, if its memory was not all there. Whoever waits for its
+// end waits on until the caller closes ended.
 func (w *Workload) takeLoading() *loading {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	l := w.loading
-	if l != nil {
-		w.loading = nil
-		close(l.ended)
-	}
+	w.loading = nil
 	return l
 }
 

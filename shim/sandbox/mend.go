@@ -113,7 +113,7 @@ func (w *Workload) mend(ctx context.Context) (done bool) {
 		w.startDraining()
 	}
 	if lost {
-		return w.relink(ctx)
+		return w.relink(ctx, slices.ContainsFunc(rungs, func(r network.Rung) bool { return r.Name == "link" && r.OK }))
 	}
 	return done
 }
@@ -166,14 +166,14 @@ func (w *Workload) repairLink(ctx context.Context) (rungs []network.Rung, lost, 
 	return rungs, lost, err == nil
 }
 
-// relink gives the sandbox the new end of its link, by a sleep and a wake. It is false when that is not possible yet: then
-// Status tells.
-func (w *Workload) relink(ctx context.Context) (done bool) {
+// relink gives the sandbox the new end of its link, by a sleep and a wake. It is false when that is not possible yet, as before
+// there is another link: then Status tells.
+func (w *Workload) relink(ctx context.Context, linked bool) (done bool) {
 	w.mu.Lock()
 	w.unlinked = true
 	reasons := slices.DeleteFunc(w.blockers(true), func(r *shimv1.Reason) bool { return r.GetCode() == "lease" })
 	w.announce(nil)
-	if len(reasons) > 0 || w.state != lifecycle.Awake {
+	if !linked || len(reasons) > 0 || w.state != lifecycle.Awake {
 		w.mu.Unlock()
 		return false
 	}

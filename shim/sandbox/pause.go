@@ -21,11 +21,8 @@ func (w *Workload) Pause(ctx context.Context) error {
 	if err := w.checkpointEnds(ctx); err != nil {
 		return err
 	}
-	if asleep, err := w.pauseSleeper(); asleep {
-		return err
-	}
-	release, err := w.hold(ctx, "pause")
-	if err != nil {
+	release, err := w.holdLoaded(ctx)
+	if release == nil {
 		return err
 	}
 	defer release()
@@ -37,6 +34,33 @@ func (w *Workload) Pause(ctx context.Context) error {
 	}
 	w.hideFilestore()
 	return nil
+}
+
+// holdLoaded keeps a workload awake whose memory is all there: runsc pauses no other, and what is told as paused could not be
+// started afresh when its memory doesn't come. release is nil when there is nothing to hold: a sleeper was paused, or err says why not.
+func (w *Workload) holdLoaded(ctx context.Context) (release func(), err error) {
+	for {
+		if asleep, err := w.pauseSleeper(); asleep {
+			return nil, err
+		}
+		release, err := w.hold(ctx, "pause")
+		if errors.Is(err, ErrBlocked) { // since a moment ago
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		w.mu.Lock()
+		loading := w.loading != nil
+		w.mu.Unlock()
+		if !loading {
+			return release, nil
+		}
+		release()
+		if err := w.loadEnds(ctx); err != nil {
+			return nil, err
+		}
+	}
 }
 
 // pauseSandbox pauses the sandbox, or leaves it running. Both go to their end, whoever leaves: a call that was cut short may
