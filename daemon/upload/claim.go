@@ -1,0 +1,109 @@
+package upload
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/hibernate-runtime/hibernate/snapshot/durable"
+)
+
+var errNotThere = fs.ErrNotExist
+
+// keepLocked is how many generations a lineage keeps.
+func (u *Uploader) keepLocked(l *lineage) int {
+	if l.record.Keep > 0 {
+		return l.record.Keep
+	}
+	return u.opts.Keep
+}
+
+// tierLocked is the durable tier with so many generations. The store is open.
+func (u *Uploader) tierLocked(keep int) (*durable.Tier, error) {
+	if t := u.tiers[keep]; t != nil {
+		return t, nil
+	}
+	t, err := durable.New(durable.Config{
+		Store: u.store, Keys: u.opts.Keys, Node: u.opts.Node, Generations: keep, Grace: u.opts.Grace, Workers: u.opts.Workers,
+	})
+	if err == nil {
+		u.tiers[keep] = t
+	}
+	return t, err
+}
+
+// handle is the lineage in the store, without a claim.
+func (u *Uploader) handle(name string, keep int) (*durable.Lineage, error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.store == nil {
+		return nil, fmt.Errorf("%w: %w", errNotOpen, u.condition.Err)
+	}
+	t, err := u.tierLocked(keep)
+	if err != nil {
+		return nil, err
+	}
+	return t.Lineage(name)
+}
+
+// errNotOpen: the store could not be opened yet.
+var errNotOpen = errors.New("the store is not open")
+
+// claim gives the lineage under this node's claim: an earlier one that still holds, or a new one.
+func (u *Uploader) claim(ctx context.Context, l *lineage) (*durable.Lineage, error) {
+	u.mu.Lock()
+	r, tier, claimed, keep := l.record, l.tier, l.claimed, u.keepLocked(l)
+	u.mu.Unlock()
+	if claimed {
+		return tier, nil
+	}
+	tier, err := u.handle(r.Name, keep)
+	if err != nil {
+		return nil, err
+	}
+	if r.Place == u.place {
+		tier.Remember(r.Epoch, r.Sequence)
+	} else {
+		r.Sequence, r.Epoch, r.Place = 0, 0, u.place
+	}
+	head, err := u.acquire(ctx, tier, &r)
+	if err != nil {
+		return nil, err
+	}
+	r.Claiming, r.Claim, r.Epoch = false, head.Owner.Claim, head.Epoch
+	if g, ok := head.Newest(); ok && g.Sequence > r.Sequence { // committed by a daemon that could not write it down
+		r.Sequence, r.Committed, r.Image, r.Sent = g.Sequence, g.Created, g.Image, g.Sent
+	}
+	if err := u.save(r); err != nil {
+		return nil, err // a claim that is not written down is lost with this process
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	r.Keep = l.record.Keep
+	l.record, l.tier, l.claimed = r, tier, true
+	return tier, nil
+}
+
+func (u *Uploader) acquire(ctx context.Context, tier *durable.Lineage, r *record) (durable.Head, error) {
+	if r.Claim != "" {
+		head, err := tier.Resume(ctx, r.Claim)
+		if err == nil || !errors.Is(err, durable.ErrNone) {
+			return head, err
+		}
+	}
+	begun := r.Claiming
+	if r.Claiming = true; !begun {
+		if err := u.save(*r); err != nil {
+			return durable.Head{}, err
+		}
+	}
+	head, err := tier.Acquire(ctx, durable.Claim{})
+	owned, ok := errors.AsType[*durable.OwnedError](err)
+	// No other directory has a lineage of this id; and a claim by this node's name that nobody knows of is one whose daemon died before
+	// it could write it down.
+	if ok && owned.Owner.Node == u.opts.Node && (begun || r.Lineage != "" && r.Identity == "") {
+		return tier.Acquire(ctx, durable.Claim{TakeOver: true})
+	}
+	return head, err
+}

@@ -1,0 +1,121 @@
+package upload
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/hibernate-runtime/hibernate/snapshot"
+	"github.com/hibernate-runtime/hibernate/snapshot/durable"
+)
+
+// lineage is what is known of one. Its fields are guarded by Uploader.mu.
+type lineage struct {
+	record record
+	local  uint64    // sequence of the snapshot that the node has; 0: none
+	since  time.Time // since when the store has been without the newest; zero: it has it
+
+	next     time.Time // of the next try
+	failures int       // in a row
+	err      error     // of the last try
+	final    bool      // nothing that time mends
+	busy     bool
+	cancel   context.CancelCauseFunc // of what is under way; nil: nothing
+	sending  uint64                  // sequence that is being uploaded
+	moved    int64                   // bytes of it that were sent
+	gaveUp   bool                    // the last one was given up for a newer one
+
+	tier      *durable.Lineage
+	claimed   bool
+	collectAt time.Time // zero: there is nothing to collect
+}
+
+// pending is true when the store lacks something that may be sent.
+func (l *lineage) pending() bool { return !l.since.IsZero() && !l.final }
+
+// errReplaced ends an upload of what is no longer the newest.
+var errReplaced = errors.New("a newer snapshot has replaced it")
+
+func isNoHead(err error) bool { return errors.Is(err, snapshot.ErrNoHead) }
+
+// look reads the head of a workload's directory, and notes what the store lacks. keep 0: not told.
+func (u *Uploader) look(dir string, keep int) {
+	head, err := snapshot.ReadHead(dir)
+	if err != nil {
+		if !isNoHead(err) {
+			u.opts.Log.Debug("a head can't be read", "dir", dir, "error", err)
+		}
+		return
+	}
+	if head.Sequence == 0 || head.State == snapshot.Ended {
+		return
+	}
+	name := nameOf(dir, head)
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	l := u.lineages[name]
+	if l == nil {
+		rel, err := filepath.Rel(u.opts.DataDir, dir)
+		if err != nil {
+			return
+		}
+		l = &lineage{record: record{
+			Name: name, Place: u.place, Dir: filepath.ToSlash(rel), Namespace: head.Namespace, ID: head.ID, Identity: head.Identity, Lineage: head.Lineage,
+		}}
+		u.lineages[name] = l
+	}
+	if keep > 0 {
+		l.record.Keep = keep
+	}
+	u.noteLocked(l, dir, head.Sequence)
+}
+
+// noteLocked takes a sequence that the node has.
+func (u *Uploader) noteLocked(l *lineage, dir string, sequence uint64) {
+	if sequence > l.local && l.final && errors.Is(l.err, errDamaged) {
+		l.final, l.err = false, nil // it was the snapshot's own fault
+	}
+	if sequence > l.local {
+		l.failures, l.next = 0, time.Time{}
+	}
+	l.local = sequence
+	switch {
+	case sequence <= l.record.Sequence && l.record.Place == u.place:
+		l.since = time.Time{}
+	case l.since.IsZero():
+		l.since = writtenAt(dir, sequence)
+	}
+	if l.cancel != nil && l.sending != 0 && l.sending < sequence && !l.gaveUp {
+		l.gaveUp = true
+		l.cancel(errReplaced)
+	}
+}
+
+// writtenAt is when a snapshot was written; now, when it isn't there any more.
+func writtenAt(dir string, sequence uint64) time.Time {
+	st, err := os.Stat(filepath.Join(dir, strconv.FormatUint(sequence, 10), "manifest.json"))
+	if err != nil {
+		return time.Now()
+	}
+	return st.ModTime()
+}
+
+// final is true of errors that time doesn't mend.
+func final(err error) bool {
+	for _, kind := range []error{durable.ErrFenced, durable.ErrDiverged, durable.ErrStale, durable.ErrDestroyed, errDamaged} {
+		if errors.Is(err, kind) {
+			return true
+		}
+	}
+	return false
+}
+
+// pauseAfter so many failures: twice as long each time, and not all in the same moment.
+func (u *Uploader) pauseAfter(failures int) time.Duration {
+	d := min(u.opts.MostPause, u.opts.FirstPause<<min(failures-1, 16))
+	return d/2 + rand.N(d/2+1)
+}

@@ -1,0 +1,193 @@
+package upload
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/hibernate-runtime/hibernate/snapshot"
+	"github.com/hibernate-runtime/hibernate/snapshot/durable"
+)
+
+// errNothing: the node has no snapshot of the lineage any more.
+var errNothing = errors.New("there is no snapshot to upload")
+
+// errDamaged: what the node has isn't what its manifest says.
+var errDamaged = errors.New("the node's own snapshot is damaged, and the next one will be uploaded instead")
+
+// upload is one try to bring the newest snapshot of a lineage into the store.
+func (u *Uploader) upload(ctx context.Context, l *lineage) {
+	began := time.Now()
+	result, err := u.send(ctx, l)
+	took := time.Since(began)
+	if err != nil && errors.Is(context.Cause(ctx), errReplaced) {
+		err = errReplaced
+	}
+	log := u.opts.Log.With("workload", l.record.Namespace+"/"+l.record.ID, "name", l.record.Name)
+	switch {
+	case err == nil && result.Generation.Sequence == 0: // the store had it
+	case err == nil:
+		g := result.Generation
+		u.opts.Meter.Uploaded("committed", g.Sent, g.Image, took)
+		log.Info("uploaded", "sequence", g.Sequence, "sent", g.Sent, "image", g.Image, "full", result.Full, "ms", took.Milliseconds())
+		if len(result.Damaged) > 0 {
+			log.Warn("objects of an earlier snapshot are gone or wrong, and were uploaded anew: hibernatectl snapshots verify tells which of the others can be restored",
+				"objects", len(result.Damaged), "first", result.Damaged[0])
+		}
+	case err != nil && ctx.Err() != nil && !errors.Is(err, errReplaced):
+		return
+	case errors.Is(err, errNothing):
+		log.Info("not uploaded", "reason", err)
+	case errors.Is(err, errReplaced):
+		u.opts.Meter.Uploaded("replaced", 0, 0, took)
+		log.Info("an upload was given up", "reason", err)
+	default:
+		u.opts.Meter.Uploaded("failed", 0, 0, took)
+	}
+	u.settle(l, result.Generation, err)
+}
+
+// settle notes how a try ended.
+func (u *Uploader) settle(l *lineage, g durable.Generation, err error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	first := l.err == nil
+	l.sending, l.moved, l.gaveUp = 0, 0, errors.Is(err, errReplaced)
+	switch {
+	case err == nil:
+		l.failures, l.err, l.final = 0, nil, false
+		if l.since = (time.Time{}); l.local > l.record.Sequence {
+			l.since = time.Now() // another has come while this one was sent
+		}
+	case errors.Is(err, errNothing):
+		l.since, l.err = time.Time{}, nil
+	case errors.Is(err, errReplaced):
+		l.next = time.Time{}
+	default:
+		l.failures++
+		l.err, l.final = err, final(err)
+		l.next = time.Now().Add(u.pauseAfter(l.failures))
+		u.tellLocked(l, first)
+	}
+}
+
+// tellLocked logs a failure: the first of a lineage, and all that won't be tried again.
+func (u *Uploader) tellLocked(l *lineage, first bool) {
+	log := u.opts.Log.With("workload", l.record.Namespace+"/"+l.record.ID, "name", l.record.Name, "error", l.err)
+	switch {
+	case l.final:
+		log.Error("a snapshot can't be uploaded, and is not tried again: see docs/OPERATIONS.md")
+	case first:
+		log.Warn("a snapshot was not uploaded: it is tried again until it is", "in", time.Until(l.next).Round(time.Millisecond).String())
+	default:
+		log.Debug("a snapshot was not uploaded", "failures", l.failures)
+	}
+}
+
+// send commits the newest snapshot of the node.
+func (u *Uploader) send(ctx context.Context, l *lineage) (durable.Result, error) {
+	u.mu.Lock()
+	dir := filepath.Join(u.opts.DataDir, filepath.FromSlash(l.record.Dir))
+	u.mu.Unlock()
+	s, err := newest(dir)
+	if err != nil {
+		return durable.Result{}, err
+	}
+	m := s.Manifest()
+	u.mu.Lock()
+	known, there := l.record.Lineage, l.record.Place == u.place && s.Sequence() <= l.record.Sequence
+	l.sending = s.Sequence()
+	u.mu.Unlock()
+	if m.Lineage != known {
+		return durable.Result{}, errNothing // somebody else's, by the same name
+	}
+	if there {
+		return durable.Result{}, nil
+	}
+	tier, err := u.claim(ctx, l)
+	if err != nil {
+		return durable.Result{}, err
+	}
+	image, err := durable.FromSnapshot(s)
+	var result durable.Result
+	if err == nil {
+		result, err = tier.Commit(ctx, image, durable.CommitOptions{Progress: func(p durable.Progress) {
+			u.mu.Lock()
+			l.moved = max(l.moved, p.Moved)
+			u.mu.Unlock()
+		}})
+	}
+	if err != nil {
+		return result, u.explain(l, dir, s, err)
+	}
+	return result, u.committed(ctx, l, tier, result.Generation)
+}
+
+// newest is the node's snapshot of a workload, whatever the workload does.
+func newest(dir string) (*snapshot.Snapshot, error) {
+	found, err := snapshot.Inspect(dir)
+	switch {
+	case isNoHead(err):
+		return nil, errNothing
+	case err != nil:
+		return nil, fmt.Errorf("read the snapshot: %w", err)
+	case found.Snapshot != nil:
+		return found.Snapshot, nil
+	case found.Kept != nil && found.Head.State != snapshot.Ended:
+		return found.Kept, nil
+	case found.Problem != nil && !errors.Is(found.Problem, snapshot.ErrNone):
+		return nil, fmt.Errorf("read the snapshot: %w", found.Problem)
+	}
+	return nil, errNothing
+}
+
+// explain tells a failure of the local files from one of the store.
+func (u *Uploader) explain(l *lineage, dir string, s *snapshot.Snapshot, err error) error {
+	if head, herr := snapshot.ReadHead(dir); herr == nil && head.Sequence > s.Sequence() && localFault(s, err) {
+		return errReplaced // it was taken away before it was open
+	}
+	if localFault(s, err) {
+		return fmt.Errorf("%w: %w", errDamaged, err)
+	}
+	if errors.Is(err, durable.ErrFenced) {
+		u.mu.Lock()
+		l.claimed = false
+		u.mu.Unlock()
+	}
+	return err
+}
+
+// localFault is true of an error about a file of s.
+func localFault(s *snapshot.Snapshot, err error) bool {
+	c, ok := errors.AsType[*snapshot.CorruptError](err)
+	if !ok {
+		return errors.Is(err, errNotThere)
+	}
+	return c.File == "manifest.json" || slices.ContainsFunc(s.Manifest().Files, func(f snapshot.File) bool { return f.Name == c.File })
+}
+
+// committed writes down what the store has now, and sees to what it needn't keep.
+func (u *Uploader) committed(ctx context.Context, l *lineage, tier *durable.Lineage, g durable.Generation) error {
+	u.mu.Lock()
+	l.record.Place, l.record.Sequence, l.record.Committed = u.place, g.Sequence, time.Now().UTC()
+	l.record.Image, l.record.Sent, l.record.Gone = g.Image, g.Sent, time.Time{}
+	r := l.record
+	keep := u.keepLocked(l)
+	u.mu.Unlock()
+	if err := u.save(r); err != nil { // the head has it: the next daemon reads it there
+		u.opts.Log.Warn("a record was not written", "error", err)
+	}
+	soon := time.Now().Add(u.opts.Grace + time.Minute)
+	if head, err := tier.Head(ctx); err == nil && len(head.Generations) > keep {
+		soon = time.Now()
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if l.collectAt.IsZero() || soon.Before(l.collectAt) {
+		l.collectAt = soon
+	}
+	return nil
+}

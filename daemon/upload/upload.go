@@ -1,0 +1,271 @@
+package upload
+
+import (
+	"context"
+	"log/slog"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/hibernate-runtime/hibernate/daemon/node"
+	"github.com/hibernate-runtime/hibernate/snapshot"
+	"github.com/hibernate-runtime/hibernate/snapshot/durable"
+	"github.com/hibernate-runtime/hibernate/snapshot/store"
+)
+
+// Options of an Uploader. DataDir, Open, URL, Keys and Node are required.
+type Options struct {
+	DataDir string
+	// Open opens the store. It is tried again until it succeeds.
+	Open func() (store.Store, error)
+	URL  string // of the store, for people and to tell it from another
+	Keys durable.Keyring
+	Node string // the owner that claims name
+	// Keep is how many generations are kept where a workload has not said. Default 3.
+	Keep int
+	// Rate bounds what is sent, in bytes a second; 0: no bound.
+	Rate int64
+	// Concurrent uploads and collections, each of another lineage. Default 2.
+	Concurrent int
+	// Workers hash and compress for one upload. Default: half of the cores.
+	Workers int
+	// Grace is the age from which garbage is collected. Default an hour.
+	Grace time.Duration
+	// ScanEvery is the time between two looks at all of the local tier. Default a minute.
+	ScanEvery time.Duration
+	// FirstPause and MostPause are between two tries of what failed. Defaults 1 s and 5 min.
+	FirstPause, MostPause time.Duration
+	Meter                 Meter // default: none
+	Log                   *slog.Logger
+}
+
+// Meter takes counts. Its methods are called from many goroutines, and must not wait.
+type Meter interface {
+	// Uploaded takes an upload that ended: committed, failed, replaced; what was sent, the size of the files, and how long it took.
+	Uploaded(outcome string, sent, image int64, took time.Duration)
+	// StoreOp takes an operation of the store that ended: ok, absent, condition, refused, unavailable, ended, error.
+	StoreOp(op store.Op, result string, bytes int64)
+	// Collected takes what a collection has deleted.
+	Collected(objects int, bytes int64)
+}
+
+func (o Options) withDefaults() Options {
+	for field, value := range map[*time.Duration]time.Duration{
+		&o.Grace: time.Hour, &o.ScanEvery: time.Minute, &o.FirstPause: time.Second, &o.MostPause: 5 * time.Minute,
+	} {
+		if *field <= 0 {
+			*field = value
+		}
+	}
+	for field, value := range map[*int]int{&o.Keep: 3, &o.Concurrent: 2, &o.Workers: max(1, runtime.GOMAXPROCS(0)/2)} {
+		if *field <= 0 {
+			*field = value
+		}
+	}
+	if o.Meter == nil {
+		o.Meter = noMeter{}
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return o
+}
+
+type noMeter struct{}
+
+func (noMeter) Uploaded(string, int64, int64, time.Duration) {}
+func (noMeter) StoreOp(store.Op, string, int64)              {}
+func (noMeter) Collected(int, int64)                         {}
+
+// Uploader uploads what the local tier has and the store hasn't.
+type Uploader struct {
+	opts  Options
+	place string
+	poke  chan struct{} // something is to be looked at
+
+	mu        sync.Mutex
+	lineages  map[string]*lineage // by name; guarded by mu
+	slept     map[node.Key]int    // to be looked at, with what each keeps; guarded by mu
+	running   int                 // guarded by mu
+	tiers     map[int]*durable.Tier
+	store     store.Store // nil until it is open
+	condition Condition
+}
+
+// New returns an uploader that does nothing yet.
+func New(o Options) *Uploader {
+	u := &Uploader{
+		opts: o.withDefaults(), place: place(o.URL), poke: make(chan struct{}, 1),
+		lineages: make(map[string]*lineage), slept: make(map[node.Key]int), tiers: make(map[int]*durable.Tier),
+	}
+	u.condition = Condition{URL: o.URL, Key: o.Keys.Current.ID()}
+	return u
+}
+
+// Slept says that a workload sleeps, and how many generations it keeps; 0: as the node does.
+func (u *Uploader) Slept(key node.Key, keep int) {
+	u.mu.Lock()
+	u.slept[key] = keep
+	u.mu.Unlock()
+	u.wake()
+}
+
+func (u *Uploader) wake() {
+	select {
+	case u.poke <- struct{}{}:
+	default:
+	}
+}
+
+// Run uploads until ctx ends, and waits for what is under way, which ends with it, too.
+func (u *Uploader) Run(ctx context.Context) {
+	var work sync.WaitGroup
+	defer u.closeStore()
+	defer work.Wait()
+	u.remember()
+	u.scan()
+	work.Go(func() { u.open(ctx) })
+	tick := time.NewTicker(u.opts.ScanEvery)
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		due := time.NewTimer(u.start(ctx, &work))
+		select {
+		case <-tick.C:
+			u.scan()
+		case <-u.poke:
+			u.lookAtSlept()
+		case <-due.C:
+		case <-ctx.Done():
+		}
+		due.Stop()
+	}
+}
+
+// remember takes up what earlier daemons have written down.
+func (u *Uploader) remember() {
+	all := u.load()
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, r := range all {
+		u.lineages[r.Name] = &lineage{record: r, collectAt: time.Now().Add(u.opts.Grace / 2)}
+	}
+}
+
+// scan looks at all that the local tier has, and at what it no longer has.
+func (u *Uploader) scan() {
+	dirs, err := snapshot.List(u.opts.DataDir)
+	if err != nil {
+		u.opts.Log.Warn("snapshots were not looked for", "error", err)
+		return
+	}
+	for _, dir := range dirs {
+		u.look(dir, 0)
+	}
+	u.mu.Lock()
+	var gone []record
+	for _, l := range u.lineages {
+		if was := l.record.Gone; u.left(l) && was.IsZero() {
+			gone = append(gone, l.record)
+		}
+	}
+	u.mu.Unlock()
+	for _, r := range gone {
+		u.opts.Log.Info("a workload has left the node; its snapshots in the store are kept: see hibernatectl snapshots ls",
+			"workload", r.Namespace+"/"+r.ID, "name", r.Name, "sequence", r.Sequence)
+		if err := u.save(r); err != nil {
+			u.opts.Log.Warn("a record was not written", "error", err)
+		}
+	}
+}
+
+// left notes whether anything of a lineage is on the node. u.mu is held.
+func (u *Uploader) left(l *lineage) bool {
+	dir := filepath.Join(u.opts.DataDir, filepath.FromSlash(l.record.Dir))
+	head, err := snapshot.ReadHead(dir)
+	switch {
+	case l.record.Sequence == 0 && l.record.Claim == "":
+		return false // nothing of it is in the store
+	case err == nil && nameOf(dir, head) == l.record.Name:
+		l.record.Gone = time.Time{}
+		return false
+	case err == nil || isNoHead(err):
+		if l.record.Gone.IsZero() {
+			l.record.Gone = time.Now().UTC()
+		}
+		l.local, l.since = 0, time.Time{}
+		return true
+	}
+	return false // a head that can't be read says nothing
+}
+
+func (u *Uploader) lookAtSlept() {
+	u.mu.Lock()
+	slept := u.slept
+	u.slept = make(map[node.Key]int)
+	u.mu.Unlock()
+	for key, keep := range slept {
+		u.look(snapshot.DirFor(u.opts.DataDir, key.Namespace, key.ID, ""), keep)
+	}
+}
+
+// start begins what is due, and says when to look again.
+func (u *Uploader) start(ctx context.Context, work *sync.WaitGroup) time.Duration {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for u.store != nil && u.running < u.opts.Concurrent {
+		l, job := u.nextLocked(time.Now())
+		if l == nil {
+			break
+		}
+		u.running++
+		l.busy = true
+		run, cancel := context.WithCancelCause(ctx)
+		l.cancel = cancel
+		work.Go(func() {
+			defer cancel(nil)
+			job(run, l)
+			u.mu.Lock()
+			u.running--
+			l.busy, l.cancel = false, nil
+			u.mu.Unlock()
+			u.wake()
+		})
+	}
+	return u.untilNextLocked(time.Now())
+}
+
+// nextLocked chooses the upload that the store has been without for longest, or else a collection.
+func (u *Uploader) nextLocked(now time.Time) (best *lineage, job func(context.Context, *lineage)) {
+	for _, l := range u.lineages {
+		if !l.busy && l.pending() && !l.next.After(now) && (best == nil || l.since.Before(best.since)) {
+			best, job = l, u.upload
+		}
+	}
+	if best != nil {
+		return best, job
+	}
+	for _, l := range u.lineages {
+		if !l.busy && l.record.Claim != "" && !l.collectAt.IsZero() && !l.collectAt.After(now) {
+			return l, u.collect
+		}
+	}
+	return nil, nil
+}
+
+// untilNextLocked is the time until something is due that isn't now.
+func (u *Uploader) untilNextLocked(now time.Time) time.Duration {
+	wait := time.Hour
+	for _, l := range u.lineages {
+		if l.busy {
+			continue
+		}
+		if l.pending() && l.next.After(now) {
+			wait = min(wait, l.next.Sub(now))
+		}
+		if !l.collectAt.IsZero() && l.collectAt.After(now) {
+			wait = min(wait, l.collectAt.Sub(now))
+		}
+	}
+	return wait
+}
