@@ -8,6 +8,7 @@
 //	selfprobe has the daemon be its own client now and then
 //	drainer   carries connections on when the daemon has ended
 //	leftover  finds snapshots that no shim looks after, and removes those whose container is gone
+//	upload    brings each sleep's snapshot to the durable tier, where there is one
 //	server    the API, metrics and health
 //
 // It keeps no state of its own: a daemon that is killed leaves the listeners, with the connections in their backlogs, to
@@ -33,6 +34,8 @@ import (
 	"github.com/hibernate-runtime/hibernate/daemon/idle"
 	"github.com/hibernate-runtime/hibernate/daemon/leftover"
 	"github.com/hibernate-runtime/hibernate/daemon/server"
+	"github.com/hibernate-runtime/hibernate/snapshot/durable"
+	"github.com/hibernate-runtime/hibernate/snapshot/store"
 	"github.com/hibernate-runtime/hibernate/wakeproxy"
 )
 
@@ -72,6 +75,8 @@ type Options struct {
 	CollectAfter time.Duration
 	// AlarmAfter is how long a workload's activity must not be measurable before that is an alarm. Default 30 s.
 	AlarmAfter time.Duration
+	// Store is the durable tier's; nil: there is none. DataDir is required with it.
+	Store *StoreOptions
 	// ScanEvery is the time between scans of the records. Default 2 s.
 	ScanEvery time.Duration
 	// Dial connects to a workload from within its pod's namespace with the client's address.
@@ -79,6 +84,16 @@ type Options struct {
 	// Ready is called when everything listens.
 	Ready func()
 	Log   *slog.Logger
+}
+
+// StoreOptions say where snapshots are copied to. See upload.Options.
+type StoreOptions struct {
+	Open func() (store.Store, error)
+	URL  string
+	Keys durable.Keyring
+	Node string
+	Keep int
+	Rate int64
 }
 
 func (o Options) withDefaults() Options {
@@ -135,12 +150,17 @@ func Run(ctx context.Context, opts Options) error {
 	answers.Go(func() { p.selfProbe.Run(running) })
 	if sockets.metrics != nil {
 		healthy := func() error { return errors.Join(running.Err(), p.selfProbe.Err()) }
-		handler := server.Handler(p.metrics.Handler(), healthy)
+		handler := server.Handler(p.metrics.Handler(), healthy, p.notes)
 		spawn(&answers, func() error { return server.ServeHTTP(running, sockets.metrics, handler) })
 	}
 	if opts.DataDir != "" {
 		collector := &leftover.Collector{DataDir: opts.DataDir, RunDir: opts.RunDir, After: opts.CollectAfter, Log: opts.Log}
 		answers.Go(func() { collector.Run(running) })
+	}
+	var uploads sync.WaitGroup
+	defer uploads.Wait() // last: what a store that hangs holds up is nobody's connection
+	if p.upload != nil {
+		uploads.Go(func() { p.upload.Run(running) })
 	}
 	opts.Log.Info("hibernated runs", "version", opts.Version, "run_dir", opts.RunDir, "metrics", opts.MetricsAddress)
 	opts.Ready()

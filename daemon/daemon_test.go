@@ -103,7 +103,7 @@ func (n *node) halt() {
 	}
 }
 
-func (n *node) api() daemonv1.TTRPCDaemonService {
+func (n *node) api() daemonv1.TTRPCDaemonClient {
 	conn, err := net.Dial("unix", filepath.Join(n.runDir, "api.sock"))
 	if err != nil {
 		n.t.Fatal(err)

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"strconv"
 	"time"
 
 	"github.com/hibernate-runtime/hibernate/api/handover"
@@ -15,6 +16,7 @@ import (
 	"github.com/hibernate-runtime/hibernate/daemon/selfprobe"
 	"github.com/hibernate-runtime/hibernate/daemon/server"
 	"github.com/hibernate-runtime/hibernate/daemon/shimclient"
+	"github.com/hibernate-runtime/hibernate/daemon/upload"
 	"github.com/hibernate-runtime/hibernate/wakeproxy"
 )
 
@@ -29,12 +31,18 @@ type parts struct {
 	registry  *registry.Registry
 	loose     *loose
 	api       server.API
+	upload    *upload.Uploader // nil: there is no durable tier
 }
 
 // assemble builds the parts and opens the view: from here on shims are watched and sampled.
 func assemble(opts Options) *parts {
 	p := &parts{proxies: wakeproxy.NewNode(opts.Connections)}
 	p.metrics = metrics.New(opts.Version, p.snapshot)
+	if s := opts.Store; s != nil {
+		p.upload = upload.New(upload.Options{
+			DataDir: opts.DataDir, Open: s.Open, URL: s.URL, Keys: s.Keys, Node: s.Node, Keep: s.Keep, Rate: s.Rate, Meter: p.metrics, Log: opts.Log,
+		})
+	}
 	events := newEvents(p.metrics, opts.Log)
 	p.keeper = keeper.New(keeper.Options{
 		Policy: opts.Policy, Concurrent: opts.Concurrent, Refused: p.metrics.Refused, Observed: p.metrics.Observed, RoomMade: p.metrics.RoomMade,
@@ -51,6 +59,7 @@ func assemble(opts Options) *parts {
 		OnEvent: func(w *node.Workload, event *shimv1.Event) {
 			events.on(w, event)
 			p.admission.Changed(w.Key, event.GetState(), proxy.Need(w.Status()))
+			p.slept(w, event)
 		},
 		OnGone: func(w *node.Workload) {
 			events.forget(w)
@@ -67,7 +76,32 @@ func assemble(opts Options) *parts {
 		p.registry.CarryOn = p.loose.add
 	}
 	p.api = server.API{View: p.view, Judge: p.keeper, Queue: p.admission, Build: opts.Version, Started: time.Now()}
+	if p.upload != nil {
+		p.api.Store = p.upload
+	}
 	return p
+}
+
+// slept has a snapshot uploaded.
+func (p *parts) slept(w *node.Workload, event *shimv1.Event) {
+	if p.upload == nil || event.GetState() != "asleep" {
+		return
+	}
+	keep := 0
+	for _, s := range w.Status().GetSettings() {
+		if s.GetKey() == "keep-snapshots" {
+			keep, _ = strconv.Atoi(s.GetValue())
+		}
+	}
+	p.upload.Slept(w.Key, keep)
+}
+
+// notes are for /healthz.
+func (p *parts) notes() []string {
+	if p.upload == nil {
+		return nil
+	}
+	return []string{"store: " + p.upload.Condition().Text()}
 }
 
 // close ends what assemble began. Registrations have ended.
@@ -93,6 +127,12 @@ func (p *parts) snapshot() metrics.Snapshot {
 	wakes := p.admission.Stats()
 	s := metrics.Snapshot{
 		Workloads: make(map[metrics.Class]int), WakesWaiting: wakes.Waiting, WakesRunning: wakes.Running, MemoryLack: wakes.Lack,
+	}
+	if p.upload != nil {
+		u := p.upload.Stats()
+		s.Store = &metrics.Store{
+			Fences: u.Condition.Fences == upload.FencesYes, Usable: u.Condition.Err == nil, Lag: u.Lag, Waiting: u.Waiting + u.Running, Stuck: u.Stuck,
+		}
 	}
 	for _, w := range p.view.List() {
 		judgement, _ := p.keeper.Judgement(w)

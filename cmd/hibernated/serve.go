@@ -32,6 +32,10 @@ func serve(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 			log.Warn("systemd was not told", "state", state, "error", err)
 		}
 	}
+	tier, err := storeOptions(cfg, log)
+	if err != nil {
+		return err
+	}
 	stop := context.AfterFunc(ctx, func() { notify(systemd.SdNotifyStopping) })
 	defer stop()
 	defer watchdog(notify)()
@@ -53,6 +57,7 @@ func serve(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 		Orphans:      cfg.OrphanHold,
 		DataDir:      cfg.DataDir,
 		CollectAfter: cfg.CollectAfter,
+		Store:        tier,
 		CarryOn:      carryOn(cfg, log),
 		Dial:         dial,
 		Ready:        func() { notify(systemd.SdNotifyReady) },

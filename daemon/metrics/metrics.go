@@ -35,6 +35,7 @@ type Metrics struct {
 	limited          prometheus.Counter
 	proxyBytes       *prometheus.CounterVec
 	admission
+	uploads
 }
 
 // New returns the metrics of a daemon of the given version. snapshot is asked at each scrape.
@@ -65,7 +66,7 @@ func New(version string, snapshot func() Snapshot) *Metrics {
 		ConstLabels: prometheus.Labels{"version": version, "goversion": runtime.Version()},
 	})
 	build.Set(1)
-	m.admission = newAdmission(m.registry)
+	m.admission, m.uploads = newAdmission(m.registry), newUploads(m.registry)
 	m.registry.MustRegister(build, collector{snapshot}, m.wakes, m.wakeSeconds, m.wakeCallErrors, m.hibernations,
 		m.hibernateSeconds, m.refusals, m.observed, m.observedBytes, m.held, m.accepted, m.drained, m.dialSeconds, m.limited, m.proxyBytes,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))

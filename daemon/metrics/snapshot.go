@@ -13,6 +13,8 @@ type Snapshot struct {
 	// be measured.
 	WakesWaiting, WakesRunning, Unmeasured int
 	MemoryLack                             uint64
+	// Store is nil without a durable tier.
+	Store *Store
 }
 
 // Class of workloads.
@@ -35,7 +37,8 @@ var (
 
 // Describe implements prometheus.Collector.
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{workloadsDesc, unreachableDesc, connectionsDesc, imageDesc, memoryDesc, waitingDesc, runningDesc, lackDesc, unmeasuredDesc} {
+	for _, desc := range []*prometheus.Desc{workloadsDesc, unreachableDesc, connectionsDesc, imageDesc, memoryDesc, waitingDesc, runningDesc, lackDesc, unmeasuredDesc,
+		lagDesc, pendingDesc, stuckDesc, fencesDesc, usableDesc} {
 		ch <- desc
 	}
 }
@@ -57,4 +60,5 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	gauge(runningDesc, float64(s.WakesRunning))
 	gauge(lackDesc, float64(s.MemoryLack))
 	gauge(unmeasuredDesc, float64(s.Unmeasured))
+	s.Store.collect(gauge)
 }

@@ -1,6 +1,6 @@
 // Package server answers for the daemon: the ttrpc API on <run-dir>/api.sock, and /metrics and /healthz over HTTP.
 //
-// The API is answered from memory. No request calls a shim, so none waits for one.
+// What is told of workloads is answered from memory, so no request waits for a shim. What is told of the store is read from it.
 package server
 
 import (
@@ -42,6 +42,7 @@ type API struct {
 	View    View
 	Judge   Judge
 	Queue   Queue
+	Store   Store  // nil: there is no durable tier
 	Build   string // version of this build
 	Started time.Time
 }
@@ -86,7 +87,7 @@ func (a API) WhyAwake(_ context.Context, req *daemonv1.WhyAwakeRequest) (*daemon
 
 // Version implements the service.
 func (a API) Version(context.Context, *daemonv1.VersionRequest) (*daemonv1.VersionResponse, error) {
-	return &daemonv1.VersionResponse{Version: a.Build, StartedUnixMs: a.Started.UnixMilli()}, nil
+	return &daemonv1.VersionResponse{Version: a.Build, StartedUnixMs: a.Started.UnixMilli(), Store: a.condition()}, nil
 }
 
 // workload joins what the shim said with what the keeper measured since.
@@ -100,7 +101,7 @@ func (a API) workload(w *node.Workload) *daemonv1.Workload {
 	if err := w.Err(); err != nil {
 		out.Unreachable = err.Error()
 	}
-	out.WakeWaits = a.Queue.Waits(w.Key)
+	out.WakeWaits, out.Copies = a.Queue.Waits(w.Key), a.copies(w)
 	held, _ := w.ProxyUse()
 	if j, ok := a.Judge.Judgement(w); ok {
 		status.MemoryBytes = j.Memory

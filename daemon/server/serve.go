@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/containerd/ttrpc"
@@ -47,16 +48,20 @@ func ServeAPI(ctx context.Context, l net.Listener, api daemonv1.TTRPCDaemonServi
 	return nil
 }
 
-// Handler serves /metrics, and /healthz: 200 "ok", or 503 with the error that healthy returns.
-func Handler(metrics http.Handler, healthy func() error) http.Handler {
+// Handler serves /metrics, and /healthz: 200 "ok", or 503 with the error that healthy returns; then what notes says, a line each,
+// which makes nobody ill.
+func Handler(metrics http.Handler, healthy func() error, notes func() []string) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", metrics)
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		text := []string{"ok"}
+		status := http.StatusOK
 		if err := healthy(); err != nil {
-			http.Error(w, err.Error(), http.StatusServiceUnavailable)
-			return
+			text[0], status = err.Error(), http.StatusServiceUnavailable
 		}
-		fmt.Fprintln(w, "ok")
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		w.WriteHeader(status)
+		fmt.Fprintln(w, strings.Join(append(text, notes()...), "\n"))
 	})
 	return mux
 }

@@ -221,28 +221,30 @@ type Collected struct {
 	Err error
 }
 
-// Collect collects the garbage of all lineages, or of those that a person means by name.
-func (u *Uploader) Collect(ctx context.Context, name string, dryRun bool) ([]Collected, error) {
+// Collect collects the garbage of all lineages, or of those that a person means by name, and calls tell after each. What tell
+// returns ends it.
+func (u *Uploader) Collect(ctx context.Context, name string, dryRun bool, tell func(Collected) error) error {
 	names, err := u.resolve(ctx, name)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	var all []Collected
 	for _, name := range names {
-		if err := ctx.Err(); err != nil {
-			return all, err
-		}
 		c := Collected{Name: name}
 		var tier *durable.Lineage
 		if tier, c.Err = u.handle(name, u.keepOf(name)); c.Err == nil {
 			c.Collection, c.Err = tier.Collect(ctx, durable.CollectOptions{DryRun: dryRun})
 		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		if !dryRun {
 			u.opts.Meter.Collected(len(c.Deleted), c.Bytes())
 		}
-		all = append(all, c)
+		if err := tell(c); err != nil {
+			return err
+		}
 	}
-	return all, nil
+	return nil
 }
 
 // keepOf another node's lineage is as many as there can be: how many it keeps is for that node to say.

@@ -374,7 +374,8 @@ func TestKeepsTheNewest(t *testing.T) {
 	w.eventually("older ones are dropped", func() bool {
 		return slices.Equal(w.sequences(two.Name), []uint64{5, 4}) && slices.Equal(w.sequences(one.Name), []uint64{5})
 	})
-	all, err := d.Collect(t.Context(), "one", true)
+	var all []Collected
+	err := d.Collect(t.Context(), "one", true, func(c Collected) error { all = append(all, c); return nil })
 	if err != nil || len(all) != 1 || all[0].Err != nil || len(all[0].Deleted) != 0 {
 		t.Errorf("within the grace nothing goes: %+v, %v", all, err)
 	}

@@ -103,7 +103,9 @@ func (w *world) dir(id string) string { return snapshot.DirFor(w.data, "default"
 func lineageOf(id string) string { return fmt.Sprintf("%032x", crc32.ChecksumIEEE([]byte(id))) }
 
 // sleep puts a snapshot where a shim would, and removes the one before.
-func (w *world) sleep(id string, sequence uint64, pages []byte) { w.sleepAs(id, lineageOf(id), sequence, pages) }
+func (w *world) sleep(id string, sequence uint64, pages []byte) {
+	w.sleepAs(id, lineageOf(id), sequence, pages)
+}
 
 func (w *world) sleepAs(id, lineage string, sequence uint64, pages []byte) {
 	w.t.Helper()

@@ -112,7 +112,9 @@ type Workload struct {
 	// Why the shim does not answer; empty when it does. Its status is the last one known then.
 	Unreachable string `protobuf:"bytes,3,opt,name=unreachable,proto3" json:"unreachable,omitempty"`
 	// What its wake waits for, for a person; empty when none waits.
-	WakeWaits     string `protobuf:"bytes,4,opt,name=wake_waits,json=wakeWaits,proto3" json:"wake_waits,omitempty"`
+	WakeWaits string `protobuf:"bytes,4,opt,name=wake_waits,json=wakeWaits,proto3" json:"wake_waits,omitempty"`
+	// Where its snapshots are; absent without a durable tier.
+	Copies        *Copies `protobuf:"bytes,5,opt,name=copies,proto3" json:"copies,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -175,6 +177,123 @@ func (x *Workload) GetWakeWaits() string {
 	return ""
 }
 
+func (x *Workload) GetCopies() *Copies {
+	if x != nil {
+		return x.Copies
+	}
+	return nil
+}
+
+// Copies says which snapshots of a workload are where.
+type Copies struct {
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	LocalSequence   uint64                 `protobuf:"varint,1,opt,name=local_sequence,json=localSequence,proto3" json:"local_sequence,omitempty"`       // of the one on the node; 0: none
+	DurableSequence uint64                 `protobuf:"varint,2,opt,name=durable_sequence,json=durableSequence,proto3" json:"durable_sequence,omitempty"` // of the newest in the store; 0: none
+	DurableUnixMs   int64                  `protobuf:"varint,3,opt,name=durable_unix_ms,json=durableUnixMs,proto3" json:"durable_unix_ms,omitempty"`     // when it was uploaded
+	LackingUnixMs   int64                  `protobuf:"varint,4,opt,name=lacking_unix_ms,json=lackingUnixMs,proto3" json:"lacking_unix_ms,omitempty"`     // since when the store has been without the newest; 0: it has it
+	Uploading       bool                   `protobuf:"varint,5,opt,name=uploading,proto3" json:"uploading,omitempty"`
+	SentBytes       uint64                 `protobuf:"varint,6,opt,name=sent_bytes,json=sentBytes,proto3" json:"sent_bytes,omitempty"` // of the upload that is under way
+	// Why the last upload failed; empty: it did not.
+	Error         string `protobuf:"bytes,7,opt,name=error,proto3" json:"error,omitempty"`
+	Final         bool   `protobuf:"varint,8,opt,name=final,proto3" json:"final,omitempty"` // it is not tried again
+	Name          string `protobuf:"bytes,9,opt,name=name,proto3" json:"name,omitempty"`    // of its lineage in the store
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Copies) Reset() {
+	*x = Copies{}
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Copies) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Copies) ProtoMessage() {}
+
+func (x *Copies) ProtoReflect() protoreflect.Message {
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Copies.ProtoReflect.Descriptor instead.
+func (*Copies) Descriptor() ([]byte, []int) {
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Copies) GetLocalSequence() uint64 {
+	if x != nil {
+		return x.LocalSequence
+	}
+	return 0
+}
+
+func (x *Copies) GetDurableSequence() uint64 {
+	if x != nil {
+		return x.DurableSequence
+	}
+	return 0
+}
+
+func (x *Copies) GetDurableUnixMs() int64 {
+	if x != nil {
+		return x.DurableUnixMs
+	}
+	return 0
+}
+
+func (x *Copies) GetLackingUnixMs() int64 {
+	if x != nil {
+		return x.LackingUnixMs
+	}
+	return 0
+}
+
+func (x *Copies) GetUploading() bool {
+	if x != nil {
+		return x.Uploading
+	}
+	return false
+}
+
+func (x *Copies) GetSentBytes() uint64 {
+	if x != nil {
+		return x.SentBytes
+	}
+	return 0
+}
+
+func (x *Copies) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+func (x *Copies) GetFinal() bool {
+	if x != nil {
+		return x.Final
+	}
+	return false
+}
+
+func (x *Copies) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
 type Idle struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
 	Mode            string                 `protobuf:"bytes,1,opt,name=mode,proto3" json:"mode,omitempty"`
@@ -188,7 +307,7 @@ type Idle struct {
 
 func (x *Idle) Reset() {
 	*x = Idle{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[3]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -200,7 +319,7 @@ func (x *Idle) String() string {
 func (*Idle) ProtoMessage() {}
 
 func (x *Idle) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[3]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -213,7 +332,7 @@ func (x *Idle) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Idle.ProtoReflect.Descriptor instead.
 func (*Idle) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{3}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Idle) GetMode() string {
@@ -261,7 +380,7 @@ type WhyAwakeRequest struct {
 
 func (x *WhyAwakeRequest) Reset() {
 	*x = WhyAwakeRequest{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[4]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -273,7 +392,7 @@ func (x *WhyAwakeRequest) String() string {
 func (*WhyAwakeRequest) ProtoMessage() {}
 
 func (x *WhyAwakeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[4]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -286,7 +405,7 @@ func (x *WhyAwakeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyAwakeRequest.ProtoReflect.Descriptor instead.
 func (*WhyAwakeRequest) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{4}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *WhyAwakeRequest) GetNamespace() string {
@@ -314,7 +433,7 @@ type WhyAwakeResponse struct {
 
 func (x *WhyAwakeResponse) Reset() {
 	*x = WhyAwakeResponse{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[5]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -326,7 +445,7 @@ func (x *WhyAwakeResponse) String() string {
 func (*WhyAwakeResponse) ProtoMessage() {}
 
 func (x *WhyAwakeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[5]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -339,7 +458,7 @@ func (x *WhyAwakeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyAwakeResponse.ProtoReflect.Descriptor instead.
 func (*WhyAwakeResponse) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{5}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *WhyAwakeResponse) GetState() string {
@@ -371,7 +490,7 @@ type VersionRequest struct {
 
 func (x *VersionRequest) Reset() {
 	*x = VersionRequest{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[6]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -383,7 +502,7 @@ func (x *VersionRequest) String() string {
 func (*VersionRequest) ProtoMessage() {}
 
 func (x *VersionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[6]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -396,20 +515,22 @@ func (x *VersionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionRequest.ProtoReflect.Descriptor instead.
 func (*VersionRequest) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{6}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{7}
 }
 
 type VersionResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Version       string                 `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
 	StartedUnixMs int64                  `protobuf:"varint,2,opt,name=started_unix_ms,json=startedUnixMs,proto3" json:"started_unix_ms,omitempty"`
+	// Absent without a durable tier.
+	Store         *StoreCondition `protobuf:"bytes,3,opt,name=store,proto3" json:"store,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *VersionResponse) Reset() {
 	*x = VersionResponse{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[7]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -421,7 +542,7 @@ func (x *VersionResponse) String() string {
 func (*VersionResponse) ProtoMessage() {}
 
 func (x *VersionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[7]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -434,7 +555,7 @@ func (x *VersionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionResponse.ProtoReflect.Descriptor instead.
 func (*VersionResponse) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{7}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *VersionResponse) GetVersion() string {
@@ -451,6 +572,727 @@ func (x *VersionResponse) GetStartedUnixMs() int64 {
 	return 0
 }
 
+func (x *VersionResponse) GetStore() *StoreCondition {
+	if x != nil {
+		return x.Store
+	}
+	return nil
+}
+
+// StoreCondition is what is known of the durable tier's store.
+type StoreCondition struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Url           string                 `protobuf:"bytes,1,opt,name=url,proto3" json:"url,omitempty"`
+	Fences        string                 `protobuf:"bytes,2,opt,name=fences,proto3" json:"fences,omitempty"`                   // yes, no, unknown: whether its conditional writes can be relied on
+	Condition     string                 `protobuf:"bytes,3,opt,name=condition,proto3" json:"condition,omitempty"`             // a sentence for a person
+	AheadMs       int64                  `protobuf:"varint,4,opt,name=ahead_ms,json=aheadMs,proto3" json:"ahead_ms,omitempty"` // of the store's clock
+	Key           string                 `protobuf:"bytes,5,opt,name=key,proto3" json:"key,omitempty"`                         // id of the key that new lineages are wrapped with
+	Waiting       uint32                 `protobuf:"varint,6,opt,name=waiting,proto3" json:"waiting,omitempty"`                // uploads, those under way included
+	Stuck         uint32                 `protobuf:"varint,7,opt,name=stuck,proto3" json:"stuck,omitempty"`                    // that are not tried again
+	LagMs         int64                  `protobuf:"varint,8,opt,name=lag_ms,json=lagMs,proto3" json:"lag_ms,omitempty"`       // how long the store has been without the newest snapshot of the workload that has waited longest
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StoreCondition) Reset() {
+	*x = StoreCondition{}
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StoreCondition) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StoreCondition) ProtoMessage() {}
+
+func (x *StoreCondition) ProtoReflect() protoreflect.Message {
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StoreCondition.ProtoReflect.Descriptor instead.
+func (*StoreCondition) Descriptor() ([]byte, []int) {
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *StoreCondition) GetUrl() string {
+	if x != nil {
+		return x.Url
+	}
+	return ""
+}
+
+func (x *StoreCondition) GetFences() string {
+	if x != nil {
+		return x.Fences
+	}
+	return ""
+}
+
+func (x *StoreCondition) GetCondition() string {
+	if x != nil {
+		return x.Condition
+	}
+	return ""
+}
+
+func (x *StoreCondition) GetAheadMs() int64 {
+	if x != nil {
+		return x.AheadMs
+	}
+	return 0
+}
+
+func (x *StoreCondition) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *StoreCondition) GetWaiting() uint32 {
+	if x != nil {
+		return x.Waiting
+	}
+	return 0
+}
+
+func (x *StoreCondition) GetStuck() uint32 {
+	if x != nil {
+		return x.Stuck
+	}
+	return 0
+}
+
+func (x *StoreCondition) GetLagMs() int64 {
+	if x != nil {
+		return x.LagMs
+	}
+	return 0
+}
+
+type SnapshotsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A lineage's name in the store, or a workload's of this node: ID or NAMESPACE/ID. Empty: all.
+	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnapshotsRequest) Reset() {
+	*x = SnapshotsRequest{}
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnapshotsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnapshotsRequest) ProtoMessage() {}
+
+func (x *SnapshotsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnapshotsRequest.ProtoReflect.Descriptor instead.
+func (*SnapshotsRequest) Descriptor() ([]byte, []int) {
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *SnapshotsRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type Lineage struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// The workload on this node; empty: another node's.
+	Namespace   string        `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Id          string        `protobuf:"bytes,3,opt,name=id,proto3" json:"id,omitempty"`
+	Copies      *Copies       `protobuf:"bytes,4,opt,name=copies,proto3" json:"copies,omitempty"`                              // absent: another node's
+	GoneUnixMs  int64         `protobuf:"varint,5,opt,name=gone_unix_ms,json=goneUnixMs,proto3" json:"gone_unix_ms,omitempty"` // since when nothing of it is left on this node; 0: it is there, or was never here
+	Error       string        `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`                                // why its head can't be read
+	State       string        `protobuf:"bytes,7,opt,name=state,proto3" json:"state,omitempty"`                                // running, restoring, asleep, deleted
+	Owner       string        `protobuf:"bytes,8,opt,name=owner,proto3" json:"owner,omitempty"`                                // node; empty: nobody
+	Epoch       uint64        `protobuf:"varint,9,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Key         string        `protobuf:"bytes,10,opt,name=key,proto3" json:"key,omitempty"`                 // id of the key that it is wrapped with
+	Generations []*Generation `protobuf:"bytes,11,rep,name=generations,proto3" json:"generations,omitempty"` // the newest first
+	// The last message has nothing but this: a stream that ends without it was cut.
+	End           bool `protobuf:"varint,12,opt,name=end,proto3" json:"end,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Lineage) Reset() {
+	*x = Lineage{}
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Lineage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Lineage) ProtoMessage() {}
+
+func (x *Lineage) ProtoReflect() protoreflect.Message {
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Lineage.ProtoReflect.Descriptor instead.
+func (*Lineage) Descriptor() ([]byte, []int) {
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Lineage) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Lineage) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *Lineage) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Lineage) GetCopies() *Copies {
+	if x != nil {
+		return x.Copies
+	}
+	return nil
+}
+
+func (x *Lineage) GetGoneUnixMs() int64 {
+	if x != nil {
+		return x.GoneUnixMs
+	}
+	return 0
+}
+
+func (x *Lineage) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+func (x *Lineage) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *Lineage) GetOwner() string {
+	if x != nil {
+		return x.Owner
+	}
+	return ""
+}
+
+func (x *Lineage) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *Lineage) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *Lineage) GetGenerations() []*Generation {
+	if x != nil {
+		return x.Generations
+	}
+	return nil
+}
+
+func (x *Lineage) GetEnd() bool {
+	if x != nil {
+		return x.End
+	}
+	return false
+}
+
+type Generation struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Sequence      uint64                 `protobuf:"varint,1,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	Epoch         uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	CreatedUnixMs int64                  `protobuf:"varint,3,opt,name=created_unix_ms,json=createdUnixMs,proto3" json:"created_unix_ms,omitempty"`
+	ImageBytes    uint64                 `protobuf:"varint,4,opt,name=image_bytes,json=imageBytes,proto3" json:"image_bytes,omitempty"` // of its files
+	SentBytes     uint64                 `protobuf:"varint,5,opt,name=sent_bytes,json=sentBytes,proto3" json:"sent_bytes,omitempty"`    // that were sent for it
+	FetchBytes    uint64                 `protobuf:"varint,6,opt,name=fetch_bytes,json=fetchBytes,proto3" json:"fetch_bytes,omitempty"` // to read for a restore
+	Pinned        bool                   `protobuf:"varint,7,opt,name=pinned,proto3" json:"pinned,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Generation) Reset() {
+	*x = Generation{}
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Generation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Generation) ProtoMessage() {}
+
+func (x *Generation) ProtoReflect() protoreflect.Message {
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Generation.ProtoReflect.Descriptor instead.
+func (*Generation) Descriptor() ([]byte, []int) {
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *Generation) GetSequence() uint64 {
+	if x != nil {
+		return x.Sequence
+	}
+	return 0
+}
+
+func (x *Generation) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *Generation) GetCreatedUnixMs() int64 {
+	if x != nil {
+		return x.CreatedUnixMs
+	}
+	return 0
+}
+
+func (x *Generation) GetImageBytes() uint64 {
+	if x != nil {
+		return x.ImageBytes
+	}
+	return 0
+}
+
+func (x *Generation) GetSentBytes() uint64 {
+	if x != nil {
+		return x.SentBytes
+	}
+	return 0
+}
+
+func (x *Generation) GetFetchBytes() uint64 {
+	if x != nil {
+		return x.FetchBytes
+	}
+	return 0
+}
+
+func (x *Generation) GetPinned() bool {
+	if x != nil {
+		return x.Pinned
+	}
+	return false
+}
+
+type VerifySnapshotRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`          // of one lineage, as in SnapshotsRequest
+	Sequence      uint64                 `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"` // 0: the newest
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VerifySnapshotRequest) Reset() {
+	*x = VerifySnapshotRequest{}
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VerifySnapshotRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VerifySnapshotRequest) ProtoMessage() {}
+
+func (x *VerifySnapshotRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VerifySnapshotRequest.ProtoReflect.Descriptor instead.
+func (*VerifySnapshotRequest) Descriptor() ([]byte, []int) {
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *VerifySnapshotRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *VerifySnapshotRequest) GetSequence() uint64 {
+	if x != nil {
+		return x.Sequence
+	}
+	return 0
+}
+
+type VerifySnapshotResponse struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Name      string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	DoneBytes uint64                 `protobuf:"varint,2,opt,name=done_bytes,json=doneBytes,proto3" json:"done_bytes,omitempty"`
+	AllBytes  uint64                 `protobuf:"varint,3,opt,name=all_bytes,json=allBytes,proto3" json:"all_bytes,omitempty"`
+	// In the last message alone.
+	Verified      *Generation `protobuf:"bytes,4,opt,name=verified,proto3" json:"verified,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VerifySnapshotResponse) Reset() {
+	*x = VerifySnapshotResponse{}
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VerifySnapshotResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VerifySnapshotResponse) ProtoMessage() {}
+
+func (x *VerifySnapshotResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VerifySnapshotResponse.ProtoReflect.Descriptor instead.
+func (*VerifySnapshotResponse) Descriptor() ([]byte, []int) {
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *VerifySnapshotResponse) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *VerifySnapshotResponse) GetDoneBytes() uint64 {
+	if x != nil {
+		return x.DoneBytes
+	}
+	return 0
+}
+
+func (x *VerifySnapshotResponse) GetAllBytes() uint64 {
+	if x != nil {
+		return x.AllBytes
+	}
+	return 0
+}
+
+func (x *VerifySnapshotResponse) GetVerified() *Generation {
+	if x != nil {
+		return x.Verified
+	}
+	return nil
+}
+
+type CollectSnapshotsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // as in SnapshotsRequest
+	DryRun        bool                   `protobuf:"varint,2,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CollectSnapshotsRequest) Reset() {
+	*x = CollectSnapshotsRequest{}
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CollectSnapshotsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CollectSnapshotsRequest) ProtoMessage() {}
+
+func (x *CollectSnapshotsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CollectSnapshotsRequest.ProtoReflect.Descriptor instead.
+func (*CollectSnapshotsRequest) Descriptor() ([]byte, []int) {
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *CollectSnapshotsRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *CollectSnapshotsRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+// Collection is what was deleted of a lineage, or would be.
+type Collection struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Name           string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Dropped        []uint64               `protobuf:"varint,2,rep,packed,name=dropped,proto3" json:"dropped,omitempty"` // sequences of generations
+	Deleted        []*Garbage             `protobuf:"bytes,3,rep,name=deleted,proto3" json:"deleted,omitempty"`         // at most 1,000 of them
+	DeletedObjects uint64                 `protobuf:"varint,4,opt,name=deleted_objects,json=deletedObjects,proto3" json:"deleted_objects,omitempty"`
+	DeletedBytes   uint64                 `protobuf:"varint,5,opt,name=deleted_bytes,json=deletedBytes,proto3" json:"deleted_bytes,omitempty"`
+	Unknown        []string               `protobuf:"bytes,6,rep,name=unknown,proto3" json:"unknown,omitempty"`  // objects that are none of the format: left alone
+	Objects        uint64                 `protobuf:"varint,7,opt,name=objects,proto3" json:"objects,omitempty"` // that are there
+	Error          string                 `protobuf:"bytes,8,opt,name=error,proto3" json:"error,omitempty"`
+	End            bool                   `protobuf:"varint,9,opt,name=end,proto3" json:"end,omitempty"` // as in Lineage
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *Collection) Reset() {
+	*x = Collection{}
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Collection) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Collection) ProtoMessage() {}
+
+func (x *Collection) ProtoReflect() protoreflect.Message {
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Collection.ProtoReflect.Descriptor instead.
+func (*Collection) Descriptor() ([]byte, []int) {
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *Collection) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Collection) GetDropped() []uint64 {
+	if x != nil {
+		return x.Dropped
+	}
+	return nil
+}
+
+func (x *Collection) GetDeleted() []*Garbage {
+	if x != nil {
+		return x.Deleted
+	}
+	return nil
+}
+
+func (x *Collection) GetDeletedObjects() uint64 {
+	if x != nil {
+		return x.DeletedObjects
+	}
+	return 0
+}
+
+func (x *Collection) GetDeletedBytes() uint64 {
+	if x != nil {
+		return x.DeletedBytes
+	}
+	return 0
+}
+
+func (x *Collection) GetUnknown() []string {
+	if x != nil {
+		return x.Unknown
+	}
+	return nil
+}
+
+func (x *Collection) GetObjects() uint64 {
+	if x != nil {
+		return x.Objects
+	}
+	return 0
+}
+
+func (x *Collection) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+func (x *Collection) GetEnd() bool {
+	if x != nil {
+		return x.End
+	}
+	return false
+}
+
+type Garbage struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Name           string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Bytes          uint64                 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	ModifiedUnixMs int64                  `protobuf:"varint,3,opt,name=modified_unix_ms,json=modifiedUnixMs,proto3" json:"modified_unix_ms,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *Garbage) Reset() {
+	*x = Garbage{}
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Garbage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Garbage) ProtoMessage() {}
+
+func (x *Garbage) ProtoReflect() protoreflect.Message {
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Garbage.ProtoReflect.Descriptor instead.
+func (*Garbage) Descriptor() ([]byte, []int) {
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *Garbage) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Garbage) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *Garbage) GetModifiedUnixMs() int64 {
+	if x != nil {
+		return x.ModifiedUnixMs
+	}
+	return 0
+}
+
 var File_api_daemon_v1_daemon_proto protoreflect.FileDescriptor
 
 const file_api_daemon_v1_daemon_proto_rawDesc = "" +
@@ -458,13 +1300,25 @@ const file_api_daemon_v1_daemon_proto_rawDesc = "" +
 	"\x1aapi/daemon/v1/daemon.proto\x12\x13hibernate.daemon.v1\x1a\x16api/shim/v1/shim.proto\"\r\n" +
 	"\vListRequest\"K\n" +
 	"\fListResponse\x12;\n" +
-	"\tworkloads\x18\x01 \x03(\v2\x1d.hibernate.daemon.v1.WorkloadR\tworkloads\"\xb5\x01\n" +
+	"\tworkloads\x18\x01 \x03(\v2\x1d.hibernate.daemon.v1.WorkloadR\tworkloads\"\xea\x01\n" +
 	"\bWorkload\x129\n" +
 	"\x06status\x18\x01 \x01(\v2!.hibernate.shim.v1.StatusResponseR\x06status\x12-\n" +
 	"\x04idle\x18\x02 \x01(\v2\x19.hibernate.daemon.v1.IdleR\x04idle\x12 \n" +
 	"\vunreachable\x18\x03 \x01(\tR\vunreachable\x12\x1d\n" +
 	"\n" +
-	"wake_waits\x18\x04 \x01(\tR\twakeWaits\"\xa6\x01\n" +
+	"wake_waits\x18\x04 \x01(\tR\twakeWaits\x123\n" +
+	"\x06copies\x18\x05 \x01(\v2\x1b.hibernate.daemon.v1.CopiesR\x06copies\"\xa7\x02\n" +
+	"\x06Copies\x12%\n" +
+	"\x0elocal_sequence\x18\x01 \x01(\x04R\rlocalSequence\x12)\n" +
+	"\x10durable_sequence\x18\x02 \x01(\x04R\x0fdurableSequence\x12&\n" +
+	"\x0fdurable_unix_ms\x18\x03 \x01(\x03R\rdurableUnixMs\x12&\n" +
+	"\x0flacking_unix_ms\x18\x04 \x01(\x03R\rlackingUnixMs\x12\x1c\n" +
+	"\tuploading\x18\x05 \x01(\bR\tuploading\x12\x1d\n" +
+	"\n" +
+	"sent_bytes\x18\x06 \x01(\x04R\tsentBytes\x12\x14\n" +
+	"\x05error\x18\a \x01(\tR\x05error\x12\x14\n" +
+	"\x05final\x18\b \x01(\bR\x05final\x12\x12\n" +
+	"\x04name\x18\t \x01(\tR\x04name\"\xa6\x01\n" +
 	"\x04Idle\x12\x12\n" +
 	"\x04mode\x18\x01 \x01(\tR\x04mode\x12\x1e\n" +
 	"\vidle_for_ms\x18\x02 \x01(\x03R\tidleForMs\x12 \n" +
@@ -480,14 +1334,83 @@ const file_api_daemon_v1_daemon_proto_rawDesc = "" +
 	"\x05state\x18\x01 \x01(\tR\x05state\x123\n" +
 	"\areasons\x18\x02 \x03(\v2\x19.hibernate.shim.v1.ReasonR\areasons\x12-\n" +
 	"\x04idle\x18\x03 \x01(\v2\x19.hibernate.daemon.v1.IdleR\x04idle\"\x10\n" +
-	"\x0eVersionRequest\"S\n" +
+	"\x0eVersionRequest\"\x8e\x01\n" +
 	"\x0fVersionResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12&\n" +
-	"\x0fstarted_unix_ms\x18\x02 \x01(\x03R\rstartedUnixMs2\x84\x02\n" +
+	"\x0fstarted_unix_ms\x18\x02 \x01(\x03R\rstartedUnixMs\x129\n" +
+	"\x05store\x18\x03 \x01(\v2#.hibernate.daemon.v1.StoreConditionR\x05store\"\xcc\x01\n" +
+	"\x0eStoreCondition\x12\x10\n" +
+	"\x03url\x18\x01 \x01(\tR\x03url\x12\x16\n" +
+	"\x06fences\x18\x02 \x01(\tR\x06fences\x12\x1c\n" +
+	"\tcondition\x18\x03 \x01(\tR\tcondition\x12\x19\n" +
+	"\bahead_ms\x18\x04 \x01(\x03R\aaheadMs\x12\x10\n" +
+	"\x03key\x18\x05 \x01(\tR\x03key\x12\x18\n" +
+	"\awaiting\x18\x06 \x01(\rR\awaiting\x12\x14\n" +
+	"\x05stuck\x18\a \x01(\rR\x05stuck\x12\x15\n" +
+	"\x06lag_ms\x18\b \x01(\x03R\x05lagMs\"&\n" +
+	"\x10SnapshotsRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"\xe1\x02\n" +
+	"\aLineage\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
+	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x0e\n" +
+	"\x02id\x18\x03 \x01(\tR\x02id\x123\n" +
+	"\x06copies\x18\x04 \x01(\v2\x1b.hibernate.daemon.v1.CopiesR\x06copies\x12 \n" +
+	"\fgone_unix_ms\x18\x05 \x01(\x03R\n" +
+	"goneUnixMs\x12\x14\n" +
+	"\x05error\x18\x06 \x01(\tR\x05error\x12\x14\n" +
+	"\x05state\x18\a \x01(\tR\x05state\x12\x14\n" +
+	"\x05owner\x18\b \x01(\tR\x05owner\x12\x14\n" +
+	"\x05epoch\x18\t \x01(\x04R\x05epoch\x12\x10\n" +
+	"\x03key\x18\n" +
+	" \x01(\tR\x03key\x12A\n" +
+	"\vgenerations\x18\v \x03(\v2\x1f.hibernate.daemon.v1.GenerationR\vgenerations\x12\x10\n" +
+	"\x03end\x18\f \x01(\bR\x03end\"\xdf\x01\n" +
+	"\n" +
+	"Generation\x12\x1a\n" +
+	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12&\n" +
+	"\x0fcreated_unix_ms\x18\x03 \x01(\x03R\rcreatedUnixMs\x12\x1f\n" +
+	"\vimage_bytes\x18\x04 \x01(\x04R\n" +
+	"imageBytes\x12\x1d\n" +
+	"\n" +
+	"sent_bytes\x18\x05 \x01(\x04R\tsentBytes\x12\x1f\n" +
+	"\vfetch_bytes\x18\x06 \x01(\x04R\n" +
+	"fetchBytes\x12\x16\n" +
+	"\x06pinned\x18\a \x01(\bR\x06pinned\"G\n" +
+	"\x15VerifySnapshotRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
+	"\bsequence\x18\x02 \x01(\x04R\bsequence\"\xa5\x01\n" +
+	"\x16VerifySnapshotResponse\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1d\n" +
+	"\n" +
+	"done_bytes\x18\x02 \x01(\x04R\tdoneBytes\x12\x1b\n" +
+	"\tall_bytes\x18\x03 \x01(\x04R\ballBytes\x12;\n" +
+	"\bverified\x18\x04 \x01(\v2\x1f.hibernate.daemon.v1.GenerationR\bverified\"F\n" +
+	"\x17CollectSnapshotsRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x17\n" +
+	"\adry_run\x18\x02 \x01(\bR\x06dryRun\"\x9c\x02\n" +
+	"\n" +
+	"Collection\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
+	"\adropped\x18\x02 \x03(\x04R\adropped\x126\n" +
+	"\adeleted\x18\x03 \x03(\v2\x1c.hibernate.daemon.v1.GarbageR\adeleted\x12'\n" +
+	"\x0fdeleted_objects\x18\x04 \x01(\x04R\x0edeletedObjects\x12#\n" +
+	"\rdeleted_bytes\x18\x05 \x01(\x04R\fdeletedBytes\x12\x18\n" +
+	"\aunknown\x18\x06 \x03(\tR\aunknown\x12\x18\n" +
+	"\aobjects\x18\a \x01(\x04R\aobjects\x12\x14\n" +
+	"\x05error\x18\b \x01(\tR\x05error\x12\x10\n" +
+	"\x03end\x18\t \x01(\bR\x03end\"]\n" +
+	"\aGarbage\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\x12(\n" +
+	"\x10modified_unix_ms\x18\x03 \x01(\x03R\x0emodifiedUnixMs2\xaa\x04\n" +
 	"\x06Daemon\x12K\n" +
 	"\x04List\x12 .hibernate.daemon.v1.ListRequest\x1a!.hibernate.daemon.v1.ListResponse\x12W\n" +
 	"\bWhyAwake\x12$.hibernate.daemon.v1.WhyAwakeRequest\x1a%.hibernate.daemon.v1.WhyAwakeResponse\x12T\n" +
-	"\aVersion\x12#.hibernate.daemon.v1.VersionRequest\x1a$.hibernate.daemon.v1.VersionResponseB?Z=github.com/hibernate-runtime/hibernate/api/daemon/v1;daemonv1b\x06proto3"
+	"\aVersion\x12#.hibernate.daemon.v1.VersionRequest\x1a$.hibernate.daemon.v1.VersionResponse\x12R\n" +
+	"\tSnapshots\x12%.hibernate.daemon.v1.SnapshotsRequest\x1a\x1c.hibernate.daemon.v1.Lineage0\x01\x12k\n" +
+	"\x0eVerifySnapshot\x12*.hibernate.daemon.v1.VerifySnapshotRequest\x1a+.hibernate.daemon.v1.VerifySnapshotResponse0\x01\x12c\n" +
+	"\x10CollectSnapshots\x12,.hibernate.daemon.v1.CollectSnapshotsRequest\x1a\x1f.hibernate.daemon.v1.Collection0\x01B?Z=github.com/hibernate-runtime/hibernate/api/daemon/v1;daemonv1b\x06proto3"
 
 var (
 	file_api_daemon_v1_daemon_proto_rawDescOnce sync.Once
@@ -501,36 +1424,58 @@ func file_api_daemon_v1_daemon_proto_rawDescGZIP() []byte {
 	return file_api_daemon_v1_daemon_proto_rawDescData
 }
 
-var file_api_daemon_v1_daemon_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_api_daemon_v1_daemon_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_api_daemon_v1_daemon_proto_goTypes = []any{
-	(*ListRequest)(nil),       // 0: hibernate.daemon.v1.ListRequest
-	(*ListResponse)(nil),      // 1: hibernate.daemon.v1.ListResponse
-	(*Workload)(nil),          // 2: hibernate.daemon.v1.Workload
-	(*Idle)(nil),              // 3: hibernate.daemon.v1.Idle
-	(*WhyAwakeRequest)(nil),   // 4: hibernate.daemon.v1.WhyAwakeRequest
-	(*WhyAwakeResponse)(nil),  // 5: hibernate.daemon.v1.WhyAwakeResponse
-	(*VersionRequest)(nil),    // 6: hibernate.daemon.v1.VersionRequest
-	(*VersionResponse)(nil),   // 7: hibernate.daemon.v1.VersionResponse
-	(*v1.StatusResponse)(nil), // 8: hibernate.shim.v1.StatusResponse
-	(*v1.Reason)(nil),         // 9: hibernate.shim.v1.Reason
+	(*ListRequest)(nil),             // 0: hibernate.daemon.v1.ListRequest
+	(*ListResponse)(nil),            // 1: hibernate.daemon.v1.ListResponse
+	(*Workload)(nil),                // 2: hibernate.daemon.v1.Workload
+	(*Copies)(nil),                  // 3: hibernate.daemon.v1.Copies
+	(*Idle)(nil),                    // 4: hibernate.daemon.v1.Idle
+	(*WhyAwakeRequest)(nil),         // 5: hibernate.daemon.v1.WhyAwakeRequest
+	(*WhyAwakeResponse)(nil),        // 6: hibernate.daemon.v1.WhyAwakeResponse
+	(*VersionRequest)(nil),          // 7: hibernate.daemon.v1.VersionRequest
+	(*VersionResponse)(nil),         // 8: hibernate.daemon.v1.VersionResponse
+	(*StoreCondition)(nil),          // 9: hibernate.daemon.v1.StoreCondition
+	(*SnapshotsRequest)(nil),        // 10: hibernate.daemon.v1.SnapshotsRequest
+	(*Lineage)(nil),                 // 11: hibernate.daemon.v1.Lineage
+	(*Generation)(nil),              // 12: hibernate.daemon.v1.Generation
+	(*VerifySnapshotRequest)(nil),   // 13: hibernate.daemon.v1.VerifySnapshotRequest
+	(*VerifySnapshotResponse)(nil),  // 14: hibernate.daemon.v1.VerifySnapshotResponse
+	(*CollectSnapshotsRequest)(nil), // 15: hibernate.daemon.v1.CollectSnapshotsRequest
+	(*Collection)(nil),              // 16: hibernate.daemon.v1.Collection
+	(*Garbage)(nil),                 // 17: hibernate.daemon.v1.Garbage
+	(*v1.StatusResponse)(nil),       // 18: hibernate.shim.v1.StatusResponse
+	(*v1.Reason)(nil),               // 19: hibernate.shim.v1.Reason
 }
 var file_api_daemon_v1_daemon_proto_depIdxs = []int32{
-	2, // 0: hibernate.daemon.v1.ListResponse.workloads:type_name -> hibernate.daemon.v1.Workload
-	8, // 1: hibernate.daemon.v1.Workload.status:type_name -> hibernate.shim.v1.StatusResponse
-	3, // 2: hibernate.daemon.v1.Workload.idle:type_name -> hibernate.daemon.v1.Idle
-	9, // 3: hibernate.daemon.v1.WhyAwakeResponse.reasons:type_name -> hibernate.shim.v1.Reason
-	3, // 4: hibernate.daemon.v1.WhyAwakeResponse.idle:type_name -> hibernate.daemon.v1.Idle
-	0, // 5: hibernate.daemon.v1.Daemon.List:input_type -> hibernate.daemon.v1.ListRequest
-	4, // 6: hibernate.daemon.v1.Daemon.WhyAwake:input_type -> hibernate.daemon.v1.WhyAwakeRequest
-	6, // 7: hibernate.daemon.v1.Daemon.Version:input_type -> hibernate.daemon.v1.VersionRequest
-	1, // 8: hibernate.daemon.v1.Daemon.List:output_type -> hibernate.daemon.v1.ListResponse
-	5, // 9: hibernate.daemon.v1.Daemon.WhyAwake:output_type -> hibernate.daemon.v1.WhyAwakeResponse
-	7, // 10: hibernate.daemon.v1.Daemon.Version:output_type -> hibernate.daemon.v1.VersionResponse
-	8, // [8:11] is the sub-list for method output_type
-	5, // [5:8] is the sub-list for method input_type
-	5, // [5:5] is the sub-list for extension type_name
-	5, // [5:5] is the sub-list for extension extendee
-	0, // [0:5] is the sub-list for field type_name
+	2,  // 0: hibernate.daemon.v1.ListResponse.workloads:type_name -> hibernate.daemon.v1.Workload
+	18, // 1: hibernate.daemon.v1.Workload.status:type_name -> hibernate.shim.v1.StatusResponse
+	4,  // 2: hibernate.daemon.v1.Workload.idle:type_name -> hibernate.daemon.v1.Idle
+	3,  // 3: hibernate.daemon.v1.Workload.copies:type_name -> hibernate.daemon.v1.Copies
+	19, // 4: hibernate.daemon.v1.WhyAwakeResponse.reasons:type_name -> hibernate.shim.v1.Reason
+	4,  // 5: hibernate.daemon.v1.WhyAwakeResponse.idle:type_name -> hibernate.daemon.v1.Idle
+	9,  // 6: hibernate.daemon.v1.VersionResponse.store:type_name -> hibernate.daemon.v1.StoreCondition
+	3,  // 7: hibernate.daemon.v1.Lineage.copies:type_name -> hibernate.daemon.v1.Copies
+	12, // 8: hibernate.daemon.v1.Lineage.generations:type_name -> hibernate.daemon.v1.Generation
+	12, // 9: hibernate.daemon.v1.VerifySnapshotResponse.verified:type_name -> hibernate.daemon.v1.Generation
+	17, // 10: hibernate.daemon.v1.Collection.deleted:type_name -> hibernate.daemon.v1.Garbage
+	0,  // 11: hibernate.daemon.v1.Daemon.List:input_type -> hibernate.daemon.v1.ListRequest
+	5,  // 12: hibernate.daemon.v1.Daemon.WhyAwake:input_type -> hibernate.daemon.v1.WhyAwakeRequest
+	7,  // 13: hibernate.daemon.v1.Daemon.Version:input_type -> hibernate.daemon.v1.VersionRequest
+	10, // 14: hibernate.daemon.v1.Daemon.Snapshots:input_type -> hibernate.daemon.v1.SnapshotsRequest
+	13, // 15: hibernate.daemon.v1.Daemon.VerifySnapshot:input_type -> hibernate.daemon.v1.VerifySnapshotRequest
+	15, // 16: hibernate.daemon.v1.Daemon.CollectSnapshots:input_type -> hibernate.daemon.v1.CollectSnapshotsRequest
+	1,  // 17: hibernate.daemon.v1.Daemon.List:output_type -> hibernate.daemon.v1.ListResponse
+	6,  // 18: hibernate.daemon.v1.Daemon.WhyAwake:output_type -> hibernate.daemon.v1.WhyAwakeResponse
+	8,  // 19: hibernate.daemon.v1.Daemon.Version:output_type -> hibernate.daemon.v1.VersionResponse
+	11, // 20: hibernate.daemon.v1.Daemon.Snapshots:output_type -> hibernate.daemon.v1.Lineage
+	14, // 21: hibernate.daemon.v1.Daemon.VerifySnapshot:output_type -> hibernate.daemon.v1.VerifySnapshotResponse
+	16, // 22: hibernate.daemon.v1.Daemon.CollectSnapshots:output_type -> hibernate.daemon.v1.Collection
+	17, // [17:23] is the sub-list for method output_type
+	11, // [11:17] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_api_daemon_v1_daemon_proto_init() }
@@ -544,7 +1489,7 @@ func file_api_daemon_v1_daemon_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_daemon_v1_daemon_proto_rawDesc), len(file_api_daemon_v1_daemon_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   8,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

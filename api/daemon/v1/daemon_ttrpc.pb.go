@@ -11,6 +11,48 @@ type TTRPCDaemonService interface {
 	List(context.Context, *ListRequest) (*ListResponse, error)
 	WhyAwake(context.Context, *WhyAwakeRequest) (*WhyAwakeResponse, error)
 	Version(context.Context, *VersionRequest) (*VersionResponse, error)
+	Snapshots(context.Context, *SnapshotsRequest, TTRPCDaemon_SnapshotsServer) error
+	VerifySnapshot(context.Context, *VerifySnapshotRequest, TTRPCDaemon_VerifySnapshotServer) error
+	CollectSnapshots(context.Context, *CollectSnapshotsRequest, TTRPCDaemon_CollectSnapshotsServer) error
+}
+
+type TTRPCDaemon_SnapshotsServer interface {
+	Send(*Lineage) error
+	ttrpc.StreamServer
+}
+
+type ttrpcdaemonSnapshotsServer struct {
+	ttrpc.StreamServer
+}
+
+func (x *ttrpcdaemonSnapshotsServer) Send(m *Lineage) error {
+	return x.StreamServer.SendMsg(m)
+}
+
+type TTRPCDaemon_VerifySnapshotServer interface {
+	Send(*VerifySnapshotResponse) error
+	ttrpc.StreamServer
+}
+
+type ttrpcdaemonVerifySnapshotServer struct {
+	ttrpc.StreamServer
+}
+
+func (x *ttrpcdaemonVerifySnapshotServer) Send(m *VerifySnapshotResponse) error {
+	return x.StreamServer.SendMsg(m)
+}
+
+type TTRPCDaemon_CollectSnapshotsServer interface {
+	Send(*Collection) error
+	ttrpc.StreamServer
+}
+
+type ttrpcdaemonCollectSnapshotsServer struct {
+	ttrpc.StreamServer
+}
+
+func (x *ttrpcdaemonCollectSnapshotsServer) Send(m *Collection) error {
+	return x.StreamServer.SendMsg(m)
 }
 
 func RegisterTTRPCDaemonService(srv *ttrpc.Server, svc TTRPCDaemonService) {
@@ -38,14 +80,58 @@ func RegisterTTRPCDaemonService(srv *ttrpc.Server, svc TTRPCDaemonService) {
 				return svc.Version(ctx, &req)
 			},
 		},
+		Streams: map[string]ttrpc.Stream{
+			"Snapshots": {
+				Handler: func(ctx context.Context, stream ttrpc.StreamServer) (interface{}, error) {
+					m := new(SnapshotsRequest)
+					if err := stream.RecvMsg(m); err != nil {
+						return nil, err
+					}
+					return nil, svc.Snapshots(ctx, m, &ttrpcdaemonSnapshotsServer{stream})
+				},
+				StreamingClient: false,
+				StreamingServer: true,
+			},
+			"VerifySnapshot": {
+				Handler: func(ctx context.Context, stream ttrpc.StreamServer) (interface{}, error) {
+					m := new(VerifySnapshotRequest)
+					if err := stream.RecvMsg(m); err != nil {
+						return nil, err
+					}
+					return nil, svc.VerifySnapshot(ctx, m, &ttrpcdaemonVerifySnapshotServer{stream})
+				},
+				StreamingClient: false,
+				StreamingServer: true,
+			},
+			"CollectSnapshots": {
+				Handler: func(ctx context.Context, stream ttrpc.StreamServer) (interface{}, error) {
+					m := new(CollectSnapshotsRequest)
+					if err := stream.RecvMsg(m); err != nil {
+						return nil, err
+					}
+					return nil, svc.CollectSnapshots(ctx, m, &ttrpcdaemonCollectSnapshotsServer{stream})
+				},
+				StreamingClient: false,
+				StreamingServer: true,
+			},
+		},
 	})
+}
+
+type TTRPCDaemonClient interface {
+	List(context.Context, *ListRequest) (*ListResponse, error)
+	WhyAwake(context.Context, *WhyAwakeRequest) (*WhyAwakeResponse, error)
+	Version(context.Context, *VersionRequest) (*VersionResponse, error)
+	Snapshots(context.Context, *SnapshotsRequest) (TTRPCDaemon_SnapshotsClient, error)
+	VerifySnapshot(context.Context, *VerifySnapshotRequest) (TTRPCDaemon_VerifySnapshotClient, error)
+	CollectSnapshots(context.Context, *CollectSnapshotsRequest) (TTRPCDaemon_CollectSnapshotsClient, error)
 }
 
 type ttrpcdaemonClient struct {
 	client *ttrpc.Client
 }
 
-func NewTTRPCDaemonClient(client *ttrpc.Client) TTRPCDaemonService {
+func NewTTRPCDaemonClient(client *ttrpc.Client) TTRPCDaemonClient {
 	return &ttrpcdaemonClient{
 		client: client,
 	}
@@ -73,4 +159,91 @@ func (c *ttrpcdaemonClient) Version(ctx context.Context, req *VersionRequest) (*
 		return nil, err
 	}
 	return &resp, nil
+}
+
+func (c *ttrpcdaemonClient) Snapshots(ctx context.Context, req *SnapshotsRequest) (TTRPCDaemon_SnapshotsClient, error) {
+	stream, err := c.client.NewStream(ctx, &ttrpc.StreamDesc{
+		StreamingClient: false,
+		StreamingServer: true,
+	}, "hibernate.daemon.v1.Daemon", "Snapshots", req)
+	if err != nil {
+		return nil, err
+	}
+	x := &ttrpcdaemonSnapshotsClient{stream}
+	return x, nil
+}
+
+type TTRPCDaemon_SnapshotsClient interface {
+	Recv() (*Lineage, error)
+	ttrpc.ClientStream
+}
+
+type ttrpcdaemonSnapshotsClient struct {
+	ttrpc.ClientStream
+}
+
+func (x *ttrpcdaemonSnapshotsClient) Recv() (*Lineage, error) {
+	m := new(Lineage)
+	if err := x.ClientStream.RecvMsg(m); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+func (c *ttrpcdaemonClient) VerifySnapshot(ctx context.Context, req *VerifySnapshotRequest) (TTRPCDaemon_VerifySnapshotClient, error) {
+	stream, err := c.client.NewStream(ctx, &ttrpc.StreamDesc{
+		StreamingClient: false,
+		StreamingServer: true,
+	}, "hibernate.daemon.v1.Daemon", "VerifySnapshot", req)
+	if err != nil {
+		return nil, err
+	}
+	x := &ttrpcdaemonVerifySnapshotClient{stream}
+	return x, nil
+}
+
+type TTRPCDaemon_VerifySnapshotClient interface {
+	Recv() (*VerifySnapshotResponse, error)
+	ttrpc.ClientStream
+}
+
+type ttrpcdaemonVerifySnapshotClient struct {
+	ttrpc.ClientStream
+}
+
+func (x *ttrpcdaemonVerifySnapshotClient) Recv() (*VerifySnapshotResponse, error) {
+	m := new(VerifySnapshotResponse)
+	if err := x.ClientStream.RecvMsg(m); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+func (c *ttrpcdaemonClient) CollectSnapshots(ctx context.Context, req *CollectSnapshotsRequest) (TTRPCDaemon_CollectSnapshotsClient, error) {
+	stream, err := c.client.NewStream(ctx, &ttrpc.StreamDesc{
+		StreamingClient: false,
+		StreamingServer: true,
+	}, "hibernate.daemon.v1.Daemon", "CollectSnapshots", req)
+	if err != nil {
+		return nil, err
+	}
+	x := &ttrpcdaemonCollectSnapshotsClient{stream}
+	return x, nil
+}
+
+type TTRPCDaemon_CollectSnapshotsClient interface {
+	Recv() (*Collection, error)
+	ttrpc.ClientStream
+}
+
+type ttrpcdaemonCollectSnapshotsClient struct {
+	ttrpc.ClientStream
+}
+
+func (x *ttrpcdaemonCollectSnapshotsClient) Recv() (*Collection, error) {
+	m := new(Collection)
+	if err := x.ClientStream.RecvMsg(m); err != nil {
+		return nil, err
+	}
+	return m, nil
 }

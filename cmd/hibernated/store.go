@@ -1,0 +1,97 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/hibernate-runtime/hibernate/daemon"
+	"github.com/hibernate-runtime/hibernate/internal/config"
+	"github.com/hibernate-runtime/hibernate/snapshot/durable"
+	"github.com/hibernate-runtime/hibernate/snapshot/store"
+	"github.com/hibernate-runtime/hibernate/snapshot/store/open"
+)
+
+// keyTimeout bounds one run of store-key-command.
+const keyTimeout = 30 * time.Second
+
+// storeOptions are those of the durable tier, nil where none is configured. What a person must mend in the configuration is an error; a
+// store that isn't there yet is none.
+func storeOptions(cfg *config.Config, log *slog.Logger) (*daemon.StoreOptions, error) {
+	if err := cfg.CheckStore(); err != nil {
+		return nil, err
+	}
+	if cfg.Store == "" {
+		return nil, nil
+	}
+	address, err := storeAddress(cfg)
+	if err != nil {
+		return nil, err
+	}
+	key, err := storeKey(cfg, log)
+	if err != nil {
+		return nil, err
+	}
+	name, err := os.Hostname()
+	if err != nil {
+		return nil, fmt.Errorf("store: the node's name, by which it claims workloads, is not known: %w", err)
+	}
+	o := &daemon.StoreOptions{
+		URL: cfg.Store, Keys: durable.Keyring{Current: key}, Node: name, Keep: cfg.KeepSnapshots, Rate: int64(cfg.UploadRate),
+		Open: func() (store.Store, error) { return open.URL(address) },
+	}
+	if strings.HasPrefix(address, "s3://") { // nothing is sent: an error is one of the URL
+		first, err := o.Open()
+		if err != nil {
+			return nil, fmt.Errorf("store: %w", err)
+		}
+		_ = first.Close()
+	}
+	return o, nil
+}
+
+// storeAddress is the URL with what other keys add to it.
+func storeAddress(cfg *config.Config) (string, error) {
+	u, err := url.Parse(cfg.Store)
+	if err != nil {
+		return cfg.Store, fmt.Errorf("store: it can't be read as a URL: escape what isn't a letter or digit")
+	}
+	query := u.Query()
+	for _, k := range []struct{ key, param, value string }{
+		{"store-credentials", "credentials", cfg.StoreCredentials}, {"store-ca", "ca", cfg.StoreCA},
+	} {
+		switch {
+		case k.value == "":
+		case query.Has(k.param):
+			return "", fmt.Errorf("%s: the URL of store has %s=, too: take out one of them", k.key, k.param)
+		default:
+			query.Set(k.param, k.value)
+			u.RawQuery = query.Encode()
+		}
+	}
+	return u.String(), nil
+}
+
+func storeKey(cfg *config.Config, log *slog.Logger) (durable.KeyWrapper, error) {
+	switch {
+	case cfg.StoreKeyFile != "":
+		key, err := durable.KeyFile(cfg.StoreKeyFile)
+		if err != nil {
+			return nil, fmt.Errorf("store-key-file: %w", err)
+		}
+		log.Info("snapshots in the store are encrypted: who loses this key loses all of them; keep a copy elsewhere", "key", key.ID(), "file", cfg.StoreKeyFile)
+		return key, nil
+	case len(cfg.StoreKeyCommand) > 0:
+		key, err := durable.KeyCommand(filepath.Base(cfg.StoreKeyCommand[0]), cfg.StoreKeyCommand, keyTimeout)
+		if err != nil {
+			return nil, fmt.Errorf("store-key-command: %w", err)
+		}
+		return key, nil
+	}
+	log.Warn("snapshots in the store are not encrypted: who can read it reads the memory of all workloads", "store", cfg.Store)
+	return durable.InsecurePlaintext(), nil
+}
