@@ -176,12 +176,12 @@ func (a API) CollectSnapshots(ctx context.Context, req *daemonv1.CollectSnapshot
 func storeError(err error) error {
 	for _, k := range []struct{ is, class error }{
 		{upload.ErrUnknown, errdefs.ErrNotFound}, {durable.ErrNone, errdefs.ErrNotFound}, {durable.ErrDestroyed, errdefs.ErrNotFound},
-		{store.ErrUnavailable, errdefs.ErrUnavailable}, {store.ErrRefused, errdefs.ErrFailedPrecondition},
+		{upload.ErrNotOpen, errdefs.ErrUnavailable}, {store.ErrUnavailable, errdefs.ErrUnavailable}, {store.ErrRefused, errdefs.ErrFailedPrecondition},
 		{durable.ErrWrongKey, errdefs.ErrFailedPrecondition}, {context.DeadlineExceeded, errdefs.ErrUnavailable},
 	} {
 		if errors.Is(err, k.is) {
 			return errgrpc.ToGRPCf(k.class, "%s", err)
 		}
 	}
-	return errgrpc.ToGRPC(err)
+	return errgrpc.ToGRPCf(errdefs.ErrUnknown, "%s", err)
 }

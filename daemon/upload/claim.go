@@ -38,7 +38,7 @@ func (u *Uploader) handle(name string, keep int) (*durable.Lineage, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.store == nil {
-		return nil, fmt.Errorf("%w: %w", errNotOpen, u.condition.Err)
+		return nil, u.notOpenLocked()
 	}
 	t, err := u.tierLocked(keep)
 	if err != nil {
@@ -47,8 +47,15 @@ func (u *Uploader) handle(name string, keep int) (*durable.Lineage, error) {
 	return t.Lineage(name)
 }
 
-// errNotOpen: the store could not be opened yet.
-var errNotOpen = errors.New("the store is not open")
+// ErrNotOpen: the store could not be opened yet.
+var ErrNotOpen = errors.New("the store is not open")
+
+func (u *Uploader) notOpenLocked() error {
+	if u.condition.Err == nil {
+		return fmt.Errorf("%w: it is being tried", ErrNotOpen)
+	}
+	return fmt.Errorf("%w: %w", ErrNotOpen, u.condition.Err)
+}
 
 // claim gives the lineage under this node's claim: an earlier one that still holds, or a new one.
 func (u *Uploader) claim(ctx context.Context, l *lineage) (*durable.Lineage, error) {

@@ -1,7 +1,6 @@
 package upload
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -133,16 +132,7 @@ var ErrUnknown = errors.New("nothing in the store has that name")
 
 // resolve finds the lineages that a person means: all for "", else the one of that name, or those of the node's workload of that id.
 func (u *Uploader) resolve(ctx context.Context, name string) ([]string, error) {
-	u.mu.Lock()
-	s, failed := u.store, u.condition.Err
-	tier, err := (*durable.Tier)(nil), error(nil)
-	if s != nil {
-		tier, err = u.tierLocked(u.opts.Keep)
-	}
-	u.mu.Unlock()
-	if s == nil {
-		return nil, fmt.Errorf("%w: %w", errNotOpen, cmp.Or(failed, errors.New("it is being tried")))
-	}
+	tier, err := u.anyTier()
 	if err != nil {
 		return nil, err
 	}
@@ -156,6 +146,15 @@ func (u *Uploader) resolve(ctx context.Context, name string) ([]string, error) {
 		return nil, fmt.Errorf("%q: %w: hibernatectl snapshots ls lists them", name, ErrUnknown)
 	}
 	return names, nil
+}
+
+func (u *Uploader) anyTier() (*durable.Tier, error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.store == nil {
+		return nil, u.notOpenLocked()
+	}
+	return u.tierLocked(u.opts.Keep)
 }
 
 // ofWorkload are the names of the node's lineages by a workload's ID, or NAMESPACE/ID.

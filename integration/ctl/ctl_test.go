@@ -89,7 +89,7 @@ func (n *node) columns(id string) map[string]string {
 		n.t.Fatalf("%s is not listed:\n%s", id, out)
 	}
 	fields, head := map[string]string{}, lines[0]
-	titles := []string{"NAMESPACE", "ID", "STATE", "IDLE", "SLEEPS IN", "MEMORY", "SNAPSHOT", "WAKES", "PORTS", "AGE"}
+	titles := []string{"NAMESPACE", "ID", "STATE", "IDLE", "SLEEPS IN", "MEMORY", "SNAPSHOT", "COPIES", "WAKES", "PORTS", "AGE"}
 	for j, title := range titles {
 		from, to := strings.Index(head, title), len(lines[i])
 		if j+1 < len(titles) {

@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,6 +21,9 @@ import (
 	"github.com/hibernate-runtime/hibernate/daemon"
 	"github.com/hibernate-runtime/hibernate/daemon/node"
 	"github.com/hibernate-runtime/hibernate/daemon/shimclient/shimtest"
+	"github.com/hibernate-runtime/hibernate/snapshot/durable"
+	"github.com/hibernate-runtime/hibernate/snapshot/store"
+	"github.com/hibernate-runtime/hibernate/snapshot/store/memstore"
 )
 
 // host is a run directory, without a daemon at first.
@@ -41,12 +46,16 @@ func newHost(t *testing.T, shims ...*shimtest.Shim) host {
 }
 
 // daemon runs hibernated until the test ends.
-func (h host) daemon() {
+func (h host) daemon() { h.daemonWith(nil) }
+
+func (h host) daemonWith(store *daemon.StoreOptions) {
 	h.t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	ready, ended := make(chan struct{}), make(chan error, 1)
 	go func() {
-		ended <- daemon.Run(ctx, daemon.Options{RunDir: h.runDir, Version: "v1", Ready: func() { close(ready) }})
+		ended <- daemon.Run(ctx, daemon.Options{
+			RunDir: h.runDir, DataDir: filepath.Join(h.runDir, "data"), Version: "v1", Store: store, Ready: func() { close(ready) },
+		})
 	}()
 	<-ready
 	h.t.Cleanup(func() {
@@ -231,4 +240,72 @@ func TestResolve(t *testing.T) {
 			t.Errorf("%q: %s, want %s", name, text, want)
 		}
 	}
+}
+
+func TestSnapshotsWithoutAStore(t *testing.T) {
+	h := newHost(t)
+	_, errs := h.run(exitUnreachable, "snapshots")
+	wantText(t, errs, "hibernated is not running")
+	h.daemon()
+	for _, args := range [][]string{{"ls"}, {"verify", "web"}, {"gc", "--dry-run"}} {
+		_, errs := h.run(exitRefused, append([]string{"snapshots"}, args...)...)
+		wantText(t, errs, "no store is configured: set the key store")
+	}
+	out, _ := h.run(exitOK, "version")
+	if strings.Contains(out, "store") {
+		t.Errorf("version tells of a store: %s", out)
+	}
+	for _, args := range [][]string{{"frob"}, {"ls", "a", "b"}, {"verify"}, {"verify", "a", "0"}, {"verify", "a", "x"}, {"gc", "a", "b"}} {
+		h.run(exitUsage, append([]string{"snapshots"}, args...)...)
+	}
+}
+
+// TestSnapshotsOfAStore: an empty one, one that isn't there, and one whose objects are another's.
+func TestSnapshotsOfAStore(t *testing.T) {
+	bucket := memstore.NewBucket()
+	var there atomic.Bool
+	h := newHost(t)
+	h.daemonWith(&daemon.StoreOptions{
+		URL: "s3://bucket", Node: "node-1", Keys: durable.Keyring{Current: durable.InsecurePlaintext()},
+		Open: func() (store.Store, error) {
+			if !there.Load() {
+				return nil, fmt.Errorf("%w: not mounted", store.ErrUnavailable)
+			}
+			return bucket.Store(), nil
+		},
+	})
+	_, errs := h.run(exitUnreachable, "snapshots")
+	wantText(t, errs, "not open")
+	there.Store(true)
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		if out, _ := h.run(exitOK, "version"); strings.Contains(out, "s3://bucket: fences") {
+			break
+		} else if time.Now().After(deadline) {
+			t.Fatal(out)
+		}
+	}
+	tier, err := durable.New(durable.Config{Store: bucket.Store(), Keys: durable.Keyring{Current: durable.InsecurePlaintext()}, Node: "node-2"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := tier.Lineage("default/0a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Acquire(t.Context(), durable.Claim{}); err != nil {
+		t.Fatal(err)
+	}
+	out, _ := h.run(exitOK, "snapshots", "ls")
+	wantText(t, out, "node-2", "default/0a")
+	out, _ = h.run(exitOK, "snapshots", "gc", "--dry-run")
+	wantText(t, out, "0 objects (-) would be deleted")
+	_, errs = h.run(exitNotFound, "snapshots", "verify", "default/0a")
+	wantText(t, errs, "no snapshot")
+	_, errs = h.run(exitNotFound, "snapshots", "ls", "nobody")
+	wantText(t, errs, `"nobody"`, "hibernatectl snapshots ls")
+	bucket.Alter("heads/default/0a", func([]byte) []byte { return []byte("{}") })
+	out, _ = h.run(exitOK, "snapshots", "ls")
+	wantText(t, out, "can't be read: ")
+	_, errs = h.run(exitError, "snapshots", "gc")
+	wantText(t, errs, "not all could be looked at")
 }

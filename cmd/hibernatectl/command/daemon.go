@@ -29,17 +29,24 @@ func askDaemon[Req, Resp any](ctx context.Context, runDir string,
 ) (*Resp, error) {
 	ctx, cancel := context.WithTimeout(ctx, daemonTimeout)
 	defer cancel()
-	path := filepath.Join(runDir, "api.sock")
-	var dialer net.Dialer
-	conn, err := dialer.DialContext(ctx, "unix", path)
+	client, err := dialDaemon(ctx, runDir)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errNoDaemon, err)
+		return nil, err
 	}
-	client := ttrpc.NewClient(conn)
 	defer client.Close()
 	resp, err := method(daemonv1.NewTTRPCDaemonClient(client), ctx, req)
 	if err != nil {
 		return nil, fmt.Errorf("ask hibernated: %w", errgrpc.ToNative(err))
 	}
 	return resp, nil
+}
+
+// dialDaemon connects; the caller closes the client. The error is errNoDaemon when nobody listens.
+func dialDaemon(ctx context.Context, runDir string) (*ttrpc.Client, error) {
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(ctx, "unix", filepath.Join(runDir, "api.sock"))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errNoDaemon, err)
+	}
+	return ttrpc.NewClient(conn), nil
 }

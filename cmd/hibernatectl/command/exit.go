@@ -42,7 +42,7 @@ func exitCode(err error) int {
 	case errdefs.IsFailedPrecondition(err), errdefs.IsAborted(err), errors.Is(err, errNotAwake),
 		errors.Is(err, leftover.ErrExists), errors.Is(err, leftover.ErrUnknown), errors.Is(err, leftover.ErrBusy):
 		return exitRefused
-	case errors.Is(err, shimclient.ErrUnreachable), errdefs.IsUnavailable(err),
+	case errors.Is(err, shimclient.ErrUnreachable), errors.Is(err, errNoDaemon), errors.Is(err, errCut), errdefs.IsUnavailable(err),
 		errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return exitUnreachable
 	default:

@@ -126,7 +126,7 @@ func (f fleet) askAll(ctx context.Context, runDir string) ([]*daemonv1.Workload,
 	return all, noDaemon
 }
 
-// addIdle puts to the workloads what the daemon alone knows: the idle clocks, and what wakes wait for.
+// addIdle puts to the workloads what the daemon alone knows: the idle clocks, what wakes wait for, and what the store has.
 func addIdle(all []*daemonv1.Workload, known *daemonv1.ListResponse) {
 	told := make(map[node.Key]*daemonv1.Workload)
 	for _, w := range known.GetWorkloads() {
@@ -134,7 +134,7 @@ func addIdle(all []*daemonv1.Workload, known *daemonv1.ListResponse) {
 	}
 	for _, w := range all {
 		daemons := told[node.Key{Namespace: w.GetStatus().GetNamespace(), ID: w.GetStatus().GetId()}]
-		w.Idle, w.WakeWaits = daemons.GetIdle(), daemons.GetWakeWaits()
+		w.Idle, w.WakeWaits, w.Copies = daemons.GetIdle(), daemons.GetWakeWaits(), daemons.GetCopies()
 	}
 }
 

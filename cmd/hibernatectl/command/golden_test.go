@@ -51,10 +51,16 @@ func workload(id, state string, change func(*daemonv1.Workload)) *daemonv1.Workl
 // zoo has one workload of each kind.
 func zoo() []*daemonv1.Workload {
 	return []*daemonv1.Workload{
-		workload("redis", "awake", func(w *daemonv1.Workload) { w.Status.ImageBytes = 24_222_000 }),
+		workload("redis", "awake", func(w *daemonv1.Workload) {
+			w.Status.ImageBytes, w.Copies = 24_222_000, &daemonv1.Copies{LocalSequence: 7, DurableSequence: 7}
+		}),
 		workload("nginx", "asleep", func(w *daemonv1.Workload) {
 			w.Status.ImageBytes, w.Status.MemoryBytes, w.Status.Ports = 1_100_000_000, 0, []uint32{80, 443}
 			w.Idle.SleepsInMs = -1
+			w.Copies = &daemonv1.Copies{LocalSequence: 3, DurableSequence: 2, LackingUnixMs: before(5 * time.Minute), Error: "store is unavailable"}
+		}),
+		workload("fenced", "asleep", func(w *daemonv1.Workload) {
+			w.Copies = &daemonv1.Copies{LocalSequence: 3, LackingUnixMs: before(time.Hour), Error: "fenced", Final: true}
 		}),
 		workload("0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef", "awake", func(w *daemonv1.Workload) {
 			w.Status.Namespace, w.Status.Ports, w.Status.Wakes = "k8s.io", nil, 0
@@ -62,7 +68,7 @@ func zoo() []*daemonv1.Workload {
 			w.Idle.SleepsInMs = -1
 		}),
 		workload("by-hand", "awake", func(w *daemonv1.Workload) { w.Idle.Mode, w.Idle.SleepsInMs = "manual", -1 }),
-		workload("no-daemon", "awake", func(w *daemonv1.Workload) { w.Idle = nil }),
+		workload("no-daemon", "awake", func(w *daemonv1.Workload) { w.Idle, w.Status.Sequence = nil, 5 }),
 		{Status: &shimv1.StatusResponse{Namespace: "default", Id: "hung", State: "unknown"}, Unreachable: "deadline exceeded"},
 	}
 }
@@ -105,6 +111,10 @@ func TestInspect(t *testing.T) {
 			Ladder: []*shimv1.Rung{{Name: "link", Ok: true}, {Name: "route", Ok: true, Repaired: true, Detail: "added again"}, {Name: "accepts", Detail: "refused"}},
 		}
 		s.Mended = []*shimv1.Rung{{Name: "gate", Ok: true, Repaired: true, Detail: "the gate is not in place", AtUnixMs: before(time.Hour)}}
+		w.Copies = &daemonv1.Copies{
+			LocalSequence: 7, DurableSequence: 6, DurableUnixMs: before(3 * time.Hour), LackingUnixMs: before(10 * time.Minute),
+			Uploading: true, SentBytes: 3 << 20, Error: "put data/x in bucket b: store is unavailable", Name: "default/0f.1e",
+		}
 		s.Settings = []*shimv1.Setting{{Key: "mode", Value: "auto", Source: "default"}, {Key: "idle-timeout", Value: "5m", Source: "match[1]"}}
 	})
 	var out bytes.Buffer
@@ -141,4 +151,75 @@ func TestInspectTellsWhatAWakeWaitsFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantText(t, out.String(), "Waits for:", "its turn, as 2 wake at once")
+}
+
+func TestStored(t *testing.T) {
+	for _, tc := range []struct {
+		copies *daemonv1.Copies
+		want   string
+	}{
+		{nil, ""},
+		{&daemonv1.Copies{}, "nothing"},
+		{&daemonv1.Copies{LocalSequence: 2, DurableSequence: 2, DurableUnixMs: before(time.Minute)}, "sequence 2, uploaded 1m ago"},
+		{&daemonv1.Copies{LocalSequence: 2, LackingUnixMs: before(time.Hour), Final: true, Error: "fenced"}, "nothing; 2 has been waiting for 1h; not tried again: fenced"},
+	} {
+		if got := stored(tc.copies, now); got != tc.want {
+			t.Errorf("%v: %q, want %q", tc.copies, got, tc.want)
+		}
+	}
+}
+
+func TestSnapshotsTable(t *testing.T) {
+	generation := func(sequence uint64, age time.Duration, sent uint64) *daemonv1.Generation {
+		return &daemonv1.Generation{Sequence: sequence, Epoch: 1, CreatedUnixMs: before(age), ImageBytes: 24_222_000, SentBytes: sent, FetchBytes: 9_000_000}
+	}
+	pinned := generation(2, 50*time.Hour, 300_000)
+	pinned.Pinned = true
+	all := []*daemonv1.Lineage{
+		{Name: "default/0a.1", Namespace: "default", Id: "redis", State: "running", Owner: "node-1", Generations: []*daemonv1.Generation{
+			generation(7, time.Minute, 250_000), generation(6, time.Hour, 8_000_000), pinned,
+		}},
+		{Name: "default/0b.2", Namespace: "default", Id: "web", State: "running", Owner: "node-1", GoneUnixMs: before(3 * time.Hour),
+			Generations: []*daemonv1.Generation{generation(1, 4*time.Hour, 8_000_000)}},
+		{Name: "default/0c.3", State: "running", Owner: "node-2", Generations: []*daemonv1.Generation{generation(4, time.Hour, 8_000_000)}},
+		{Name: "default/0d.4", Namespace: "default", Id: "fresh", State: "running", Owner: "node-1"},
+		{Name: "default/0e.5", Error: "wrong key for the durable tier"},
+		{Name: "default/0f.6", State: "deleted"},
+	}
+	var out bytes.Buffer
+	if err := printSnapshots(&out, all, now); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "snapshots.txt", out.Bytes())
+	out.Reset()
+	if err := printAll(&out, "lineages", all[:1]); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "snapshots.json", out.Bytes())
+}
+
+func TestCollectionsTable(t *testing.T) {
+	all := []*daemonv1.Collection{
+		{Name: "default/0a.1", Dropped: []uint64{4, 3}, DeletedObjects: 1002, DeletedBytes: 90_000_000, Objects: 1010, Deleted: []*daemonv1.Garbage{
+			{Name: "p/1-4-ab-0", Bytes: 33_000_000, ModifiedUnixMs: before(3 * time.Hour)}, {Name: "l/ff", Bytes: 120, ModifiedUnixMs: before(26 * time.Hour)},
+		}, Unknown: []string{"notes.txt"}},
+		{Name: "default/0b.2", Objects: 3},
+		{Name: "default/0c.3", Error: "wrong key for the durable tier"},
+	}
+	var out bytes.Buffer
+	for _, dry := range []bool{true, false} {
+		if err := printCollections(&out, all, dry, now); err != nil {
+			t.Fatal(err)
+		}
+		out.WriteByte('\n')
+	}
+	golden(t, "snapshots-gc.txt", out.Bytes())
+}
+
+func TestVersionTellsOfTheStore(t *testing.T) {
+	var out bytes.Buffer
+	printStore(&out, nil)
+	printStore(&out, &daemonv1.StoreCondition{Url: "s3://b/p", Fences: "yes", Condition: "fences"})
+	printStore(&out, &daemonv1.StoreCondition{Url: "file:///d", Fences: "no", Condition: "does not fence: why", Waiting: 2, Stuck: 1, LagMs: 300_000, AheadMs: -5000})
+	golden(t, "store.txt", out.Bytes())
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,7 +18,8 @@ const listHelp = `Lists the workloads of this node.
 
 STATE tells the state and for how long. IDLE is the time since the last activity, SLEEPS IN what is left of the idle
 timeout, or "no" and why not; both come from hibernated. MEMORY is what it takes now, SNAPSHOT the size of its
-checkpoint on disk.`
+checkpoint on disk. COPIES tells the sequence of the snapshot on this node, and of the newest one in the store; "late" for how
+long the store has been without the newest, "stuck" when its upload is not tried again: see hibernatectl inspect.`
 
 func newList(o *options) *cobra.Command {
 	var whole bool
@@ -56,14 +58,14 @@ func daemonWarning(err error) string {
 
 func printList(out io.Writer, all []*daemonv1.Workload, now time.Time, whole bool) error {
 	t := newTable(out)
-	t.row("NAMESPACE", "ID", "STATE", "IDLE", "SLEEPS IN", "MEMORY", "SNAPSHOT", "WAKES", "PORTS", "AGE")
+	t.row("NAMESPACE", "ID", "STATE", "IDLE", "SLEEPS IN", "MEMORY", "SNAPSHOT", "COPIES", "WAKES", "PORTS", "AGE")
 	for _, w := range all {
 		s := w.GetStatus()
 		id := s.GetId()
 		if !whole {
 			id = shortID(id)
 		}
-		t.row(s.GetNamespace(), id, stateFor(w, now), idleFor(w), sleepsIn(w), memory(s), humanBytes(s.GetImageBytes()),
+		t.row(s.GetNamespace(), id, stateFor(w, now), idleFor(w), sleepsIn(w), memory(s), humanBytes(s.GetImageBytes()), copies(w, now),
 			strconv.FormatUint(s.GetWakes(), 10), portList(s.GetPorts()), ago(now, s.GetCreatedUnixMs()))
 	}
 	return t.flush()
@@ -106,6 +108,29 @@ func sleepsIn(w *daemonv1.Workload) string {
 		return "no: mode-" + idle.GetMode()
 	}
 	return "no"
+}
+
+// copies tells in short where the snapshots are.
+func copies(w *daemonv1.Workload, now time.Time) string {
+	c, local := w.GetCopies(), w.GetStatus().GetSequence()
+	if c != nil {
+		local = c.GetLocalSequence()
+	}
+	var places []string
+	if local != 0 {
+		places = append(places, fmt.Sprintf("local %d", local))
+	}
+	if c.GetDurableSequence() != 0 {
+		places = append(places, fmt.Sprintf("store %d", c.GetDurableSequence()))
+	}
+	text := orNone(strings.Join(places, ", "))
+	switch {
+	case c.GetFinal():
+		text += " (stuck)"
+	case c.GetLackingUnixMs() != 0:
+		text += " (late " + ago(now, c.GetLackingUnixMs()) + ")"
+	}
+	return text
 }
 
 // memory of what sleeps is that of a few small processes, which the shim's figure does not count.

@@ -15,9 +15,9 @@ import (
 // printJSON writes a message with the names and all the fields of its proto. (protojson varies its spaces on purpose;
 // they are made regular here.)
 func printJSON(out io.Writer, m proto.Message) error {
-	raw, err := protojson.MarshalOptions{UseProtoNames: true, EmitUnpopulated: true}.Marshal(m)
+	raw, err := toJSON(m)
 	if err != nil {
-		return fmt.Errorf("encode the answer: %w", err)
+		return err
 	}
 	var text bytes.Buffer
 	if err := json.Indent(&text, raw, "", "  "); err != nil {
@@ -26,6 +26,14 @@ func printJSON(out io.Writer, m proto.Message) error {
 	text.WriteByte('\n')
 	_, err = out.Write(text.Bytes())
 	return err
+}
+
+func toJSON(m proto.Message) ([]byte, error) {
+	raw, err := protojson.MarshalOptions{UseProtoNames: true, EmitUnpopulated: true}.Marshal(m)
+	if err != nil {
+		return nil, fmt.Errorf("encode the answer: %w", err)
+	}
+	return raw, nil
 }
 
 // encode writes what is no message of ours as JSON.

@@ -26,6 +26,7 @@ func printFacts(out io.Writer, w *daemonv1.Workload, now time.Time) error {
 		{"Sleeps in", sleepsIn(w)},
 		{"Memory", humanBytes(s.GetMemoryBytes())},
 		{"Snapshot", snapshot(s)},
+		{"In the store", stored(w.GetCopies(), now)},
 		{"Addresses", strings.Join(s.GetAddresses(), ", ")},
 		{"Ports", portList(s.GetPorts())},
 		{"Gate", gate(s)},
@@ -54,6 +55,30 @@ func snapshot(s *shimv1.StatusResponse) string {
 		return none
 	}
 	return fmt.Sprintf("%s, sequence %d", humanBytes(s.GetImageBytes()), s.GetSequence())
+}
+
+// stored tells which snapshot the store has, and why it lacks a newer one; "" without a store.
+func stored(c *daemonv1.Copies, now time.Time) string {
+	if c == nil {
+		return ""
+	}
+	text := "nothing"
+	if c.GetDurableSequence() != 0 {
+		text = fmt.Sprintf("sequence %d, uploaded %s ago", c.GetDurableSequence(), ago(now, c.GetDurableUnixMs()))
+	}
+	if c.GetLackingUnixMs() != 0 {
+		text += fmt.Sprintf("; %d has been waiting for %s", c.GetLocalSequence(), ago(now, c.GetLackingUnixMs()))
+	}
+	if c.GetUploading() {
+		text += fmt.Sprintf("; %s were sent", humanBytes(c.GetSentBytes()))
+	}
+	switch {
+	case c.GetFinal():
+		text += "; not tried again: " + c.GetError()
+	case c.GetError() != "":
+		text += "; tried again: " + c.GetError()
+	}
+	return text
 }
 
 func pid(n uint32) string {

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -33,6 +34,7 @@ func newVersion(o *options) *cobra.Command {
 			default:
 				since := time.UnixMilli(resp.GetStartedUnixMs()).UTC().Format(time.RFC3339)
 				fmt.Fprintf(out, "hibernated    %s, since %s\n", resp.GetVersion(), since)
+				printStore(out, resp.GetStore())
 			}
 			return nil
 		},
@@ -46,8 +48,24 @@ type versions struct {
 }
 
 type daemonVersions struct {
-	Version       string `json:"version"`
-	StartedUnixMs int64  `json:"started_unix_ms"`
+	Version       string          `json:"version"`
+	StartedUnixMs int64           `json:"started_unix_ms"`
+	Store         json.RawMessage `json:"store"` // null when there is none
+}
+
+// printStore tells of the durable tier, where there is one.
+func printStore(out io.Writer, s *daemonv1.StoreCondition) {
+	if s == nil {
+		return
+	}
+	fmt.Fprintf(out, "store         %s: %s\n", s.GetUrl(), s.GetCondition())
+	if s.GetWaiting()+s.GetStuck() > 0 {
+		fmt.Fprintf(out, "              lacks the newest snapshot of %d workloads, of one for %s; %d of them are not tried again\n",
+			s.GetWaiting()+s.GetStuck(), humanDuration(time.Duration(s.GetLagMs())*time.Millisecond), s.GetStuck())
+	}
+	if s.GetAheadMs() != 0 {
+		fmt.Fprintf(out, "              its clock differs from this machine's by %s\n", (time.Duration(s.GetAheadMs()) * time.Millisecond).Abs())
+	}
 }
 
 func versionJSON(out io.Writer, resp *daemonv1.VersionResponse, err error) error {
@@ -56,7 +74,12 @@ func versionJSON(out io.Writer, resp *daemonv1.VersionResponse, err error) error
 	}
 	all := versions{Hibernatectl: version.Version}
 	if resp != nil {
-		all.Hibernated = &daemonVersions{resp.GetVersion(), resp.GetStartedUnixMs()}
+		all.Hibernated = &daemonVersions{Version: resp.GetVersion(), StartedUnixMs: resp.GetStartedUnixMs()}
+		if resp.GetStore() != nil {
+			if all.Hibernated.Store, err = toJSON(resp.GetStore()); err != nil {
+				return err
+			}
+		}
 	}
 	return encode(out, all)
 }
