@@ -64,6 +64,9 @@ func assemble(opts Options) *parts {
 		OnGone: func(w *node.Workload) {
 			events.forget(w)
 			p.admission.Gone(w.Key)
+			if p.upload != nil {
+				p.upload.Left(w.Key)
+			}
 		},
 		ScanEvery: opts.ScanEvery, Log: opts.Log,
 	})

@@ -69,12 +69,12 @@ func (u *Uploader) claim(ctx context.Context, l *lineage) (*durable.Lineage, err
 	if err != nil {
 		return nil, err
 	}
-	if r.Place == u.place {
-		tier.Remember(r.Epoch, r.Sequence)
-	} else {
+	elsewhere := r.Place != u.place
+	if elsewhere {
 		r.Sequence, r.Epoch, r.Place = 0, 0, u.place
 	}
-	head, err := u.acquire(ctx, tier, &r)
+	tier.Remember(r.Epoch, r.Sequence)
+	head, err := u.acquire(ctx, tier, &r, elsewhere)
 	if err != nil {
 		return nil, err
 	}
@@ -82,20 +82,23 @@ func (u *Uploader) claim(ctx context.Context, l *lineage) (*durable.Lineage, err
 	if g, ok := head.Newest(); ok && g.Sequence > r.Sequence { // committed by a daemon that could not write it down
 		r.Sequence, r.Committed, r.Image, r.Sent = g.Sequence, g.Created, g.Image, g.Sent
 	}
+	u.saving.Lock()
+	defer u.saving.Unlock()
 	if err := u.save(r); err != nil {
 		return nil, err // a claim that is not written down is lost with this process
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	r.Keep = l.record.Keep
+	r.Keep, r.Gone = l.record.Keep, l.record.Gone
 	l.record, l.tier, l.claimed = r, tier, true
 	return tier, nil
 }
 
-func (u *Uploader) acquire(ctx context.Context, tier *durable.Lineage, r *record) (durable.Head, error) {
+// acquire goes on with the claim of the record, or makes one. elsewhere: the record is of another store.
+func (u *Uploader) acquire(ctx context.Context, tier *durable.Lineage, r *record, elsewhere bool) (durable.Head, error) {
 	if r.Claim != "" {
 		head, err := tier.Resume(ctx, r.Claim)
-		if err == nil || !errors.Is(err, durable.ErrNone) {
+		if err == nil || !errors.Is(err, durable.ErrNone) && !(elsewhere && errors.Is(err, durable.ErrFenced)) {
 			return head, err
 		}
 	}

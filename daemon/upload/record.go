@@ -74,6 +74,18 @@ func (u *Uploader) save(r record) error {
 	return nil
 }
 
+// saveNow saves a lineage's record as it is. A failure is told, and loses nothing that the head in the store doesn't have.
+func (u *Uploader) saveNow(name string) {
+	u.saving.Lock()
+	defer u.saving.Unlock()
+	u.mu.Lock()
+	r := u.lineages[name].record
+	u.mu.Unlock()
+	if err := u.save(r); err != nil {
+		u.opts.Log.Warn("a record was not written", "error", err)
+	}
+}
+
 // load reads all records. One that can't be read is told, and its lineage is claimed anew, which its owner's name allows.
 func (u *Uploader) load() []record {
 	dir := filepath.Join(u.opts.DataDir, recordsDir)

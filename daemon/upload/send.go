@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -90,7 +89,7 @@ func (u *Uploader) tellLocked(l *lineage, first bool) {
 // send commits the newest snapshot of the node.
 func (u *Uploader) send(ctx context.Context, l *lineage) (durable.Result, error) {
 	u.mu.Lock()
-	dir := filepath.Join(u.opts.DataDir, filepath.FromSlash(l.record.Dir))
+	dir := u.dirOf(l.record)
 	u.mu.Unlock()
 	s, err := newest(dir)
 	if err != nil {
@@ -174,12 +173,9 @@ func (u *Uploader) committed(ctx context.Context, l *lineage, tier *durable.Line
 	u.mu.Lock()
 	l.record.Place, l.record.Sequence, l.record.Committed = u.place, g.Sequence, time.Now().UTC()
 	l.record.Image, l.record.Sent, l.record.Gone = g.Image, g.Sent, time.Time{}
-	r := l.record
 	keep := u.keepLocked(l)
 	u.mu.Unlock()
-	if err := u.save(r); err != nil { // the head has it: the next daemon reads it there
-		u.opts.Log.Warn("a record was not written", "error", err)
-	}
+	u.saveNow(l.record.Name)
 	soon := time.Now().Add(u.opts.Grace + time.Minute)
 	if head, err := tier.Head(ctx); err == nil && len(head.Generations) > keep {
 		soon = time.Now()

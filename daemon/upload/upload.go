@@ -84,6 +84,8 @@ type Uploader struct {
 	place string
 	poke  chan struct{} // something is to be looked at
 
+	saving sync.Mutex // one record is written at a time; held before mu
+
 	mu        sync.Mutex
 	lineages  map[string]*lineage // by name; guarded by mu
 	slept     map[node.Key]int    // to be looked at, with what each keeps; guarded by mu
@@ -102,6 +104,9 @@ func New(o Options) *Uploader {
 	u.condition = Condition{URL: o.URL, Key: o.Keys.Current.ID()}
 	return u
 }
+
+// Left says that a workload's shim has gone, perhaps with all that was on the node.
+func (u *Uploader) Left(key node.Key) { u.Slept(key, 0) }
 
 // Slept says that a workload sleeps, and how many generations it keeps; 0: as the node does.
 func (u *Uploader) Slept(key node.Key, keep int) {
@@ -162,41 +167,52 @@ func (u *Uploader) scan() {
 	for _, dir := range dirs {
 		u.look(dir, 0)
 	}
+	u.lookForGone(func(record) bool { return true })
+}
+
+// lookForGone looks whether anything is left of lineages on the node, and tells of those of which nothing is any more.
+func (u *Uploader) lookForGone(of func(record) bool) {
+	var some []record
 	u.mu.Lock()
-	var gone []record
 	for _, l := range u.lineages {
-		if was := l.record.Gone; u.left(l) && was.IsZero() {
-			gone = append(gone, l.record)
+		if of(l.record) && (l.record.Sequence != 0 || l.record.Claim != "") {
+			some = append(some, l.record)
 		}
 	}
 	u.mu.Unlock()
-	for _, r := range gone {
-		u.opts.Log.Info("a workload has left the node; its snapshots in the store are kept: see hibernatectl snapshots ls",
-			"workload", r.Namespace+"/"+r.ID, "name", r.Name, "sequence", r.Sequence)
-		if err := u.save(r); err != nil {
-			u.opts.Log.Warn("a record was not written", "error", err)
+	for _, r := range some {
+		if here, known := u.isHere(r); known && here != r.Gone.IsZero() {
+			u.noteGone(r.Name, !here)
 		}
 	}
 }
 
-// left notes whether anything of a lineage is on the node. u.mu is held.
-func (u *Uploader) left(l *lineage) bool {
-	dir := filepath.Join(u.opts.DataDir, filepath.FromSlash(l.record.Dir))
+// isHere is true when the node has the directory of a lineage. A head that can't be read says nothing.
+func (u *Uploader) isHere(r record) (here, known bool) {
+	dir := u.dirOf(r)
 	head, err := snapshot.ReadHead(dir)
-	switch {
-	case l.record.Sequence == 0 && l.record.Claim == "":
-		return false // nothing of it is in the store
-	case err == nil && nameOf(dir, head) == l.record.Name:
-		l.record.Gone = time.Time{}
-		return false
-	case err == nil || isNoHead(err):
-		if l.record.Gone.IsZero() {
-			l.record.Gone = time.Now().UTC()
-		}
+	return err == nil && nameOf(dir, head) == r.Name, err == nil || isNoHead(err)
+}
+
+func (u *Uploader) dirOf(r record) string {
+	return filepath.Join(u.opts.DataDir, filepath.FromSlash(r.Dir))
+}
+
+func (u *Uploader) noteGone(name string, gone bool) {
+	u.mu.Lock()
+	l := u.lineages[name]
+	l.record.Gone = time.Time{}
+	if gone {
+		l.record.Gone = time.Now().UTC()
 		l.local, l.since = 0, time.Time{}
-		return true
 	}
-	return false // a head that can't be read says nothing
+	r := l.record
+	u.mu.Unlock()
+	if gone {
+		u.opts.Log.Info("a workload has left the node; its snapshots in the store are kept: see hibernatectl snapshots ls",
+			"workload", r.Namespace+"/"+r.ID, "name", r.Name, "sequence", r.Sequence)
+	}
+	u.saveNow(name)
 }
 
 func (u *Uploader) lookAtSlept() {
@@ -206,6 +222,7 @@ func (u *Uploader) lookAtSlept() {
 	u.mu.Unlock()
 	for key, keep := range slept {
 		u.look(snapshot.DirFor(u.opts.DataDir, key.Namespace, key.ID, ""), keep)
+		u.lookForGone(func(r record) bool { return r.Namespace == key.Namespace && r.ID == key.ID })
 	}
 }
 

@@ -310,14 +310,16 @@ func TestGoneAndMadeAnew(t *testing.T) {
 	w := newWorld(t)
 	w.sleep("web", 1, memory(8, 1))
 	w.sleep("web", 2, memory(8, 2))
-	d := w.daemon()
+	d := w.daemon(func(o *Options) { o.ScanEvery = time.Hour })
 	before := w.uploaded(d, "web", 2)
 	w.must(os.RemoveAll(w.dir("web")))
+	d.Left(key("web"))
 	w.eventually("it is told as gone", func() bool {
 		all, err := d.List(t.Context(), before.Name)
 		return err == nil && len(all) == 1 && !all[0].Gone.IsZero()
 	})
 	w.sleepAs("web", lineageOf("another"), 1, memory(8, 3))
+	d.Slept(key("web"), 0)
 	after := w.uploaded(d, "web", 1)
 	if after.Name == before.Name {
 		t.Fatalf("both are %s", after.Name)
@@ -349,13 +351,26 @@ func TestAnotherStore(t *testing.T) {
 	d := w.daemon()
 	w.uploaded(d, "web", 1)
 	d.stop()
+	first := w.bucket
 	w.bucket = memstore.NewBucket()
 	d = w.daemon(func(o *Options) { o.URL = "s3://other/p" })
 	w.uploaded(d, "web", 1)
 	d.stop()
+	other := w.bucket
+	w.bucket = first // back again: its claim there is told by its name alone
+	w.sleep("web", 2, memory(8, 2))
+	d = w.daemon()
+	if c := w.uploaded(d, "web", 2); !slices.Equal(w.sequences(c.Name), []uint64{2, 1}) {
+		t.Errorf("generations %v", w.sequences(c.Name))
+	}
+	d.stop()
+	w.bucket = other
+	d = w.daemon(func(o *Options) { o.URL = "s3://other/p" })
+	w.uploaded(d, "web", 2)
+	d.stop()
 	w.bucket = memstore.NewBucket() // the same by name: it has lost what was there
 	d = w.daemon(func(o *Options) { o.URL = "s3://other/p" })
-	w.sleep("web", 2, memory(8, 2))
+	w.sleep("web", 3, memory(8, 3))
 	w.eventually("it is told", func() bool { c, _ := d.Copies(key("web")); return errors.Is(c.Err, durable.ErrRolledBack) })
 }
 

@@ -130,7 +130,9 @@ func (o *options) listSnapshots(cmd *cobra.Command, name string) error {
 	var all []*daemonv1.Lineage
 	err := stream(ctx, o, func(c daemonv1.TTRPCDaemonClient) (interface {
 		Recv() (*daemonv1.Lineage, error)
-	}, error) { return c.Snapshots(ctx, &daemonv1.SnapshotsRequest{Name: name}) }, func(m *daemonv1.Lineage) (bool, error) {
+	}, error) {
+		return c.Snapshots(ctx, &daemonv1.SnapshotsRequest{Name: name})
+	}, func(m *daemonv1.Lineage) (bool, error) {
 		if !m.GetEnd() {
 			all = append(all, m)
 		}
