@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"syscall"
 	"testing"
 	"time"
 
@@ -103,6 +104,31 @@ func TestExec(t *testing.T) {
 	} else {
 		t.Log(err)
 	}
+}
+
+// A sandbox is paused by its tasks, not by what is noted; a single process that is stopped doesn't count.
+func TestPaused(t *testing.T) {
+	b := newBox(t, "sleep")
+	b.run()
+	is := func(want bool) {
+		t.Helper()
+		if got, err := b.Paused(b.ctx, b.id); got != want || err != nil {
+			t.Errorf("paused is %v, %v, want %v", got, err, want)
+		}
+	}
+	is(false)
+	r, w, err := os.Pipe()
+	b.must(err)
+	defer r.Close()
+	defer w.Close()
+	pid, err := b.Exec(b.ctx, b.id, ExecOptions{Process: &specs.Process{Args: []string{"/init", "exit", "9"}, Cwd: "/"}, IO: IO{Stdin: r}})
+	b.must(err)
+	b.must(b.Kill(b.ctx, b.id, KillOptions{Signal: syscall.SIGSTOP, Pid: pid}))
+	is(false)
+	b.must(b.Pause(b.ctx, b.id))
+	is(true)
+	b.must(b.Resume(b.ctx, b.id))
+	is(false)
 }
 
 func TestSockets(t *testing.T) {

@@ -32,8 +32,9 @@ const (
 	LateFail Fault = "late fail" // it has done its work, and exits as on an error
 	LateHang Fault = "late hang"
 	LateDie  Fault = "late die"
-	Cut      Fault = "cut"    // the real runsc is killed After it was begun
-	Freeze   Fault = "freeze" // of create: the real runsc is stopped when its sandbox's process is there, before it tells of it
+	Unnoted  Fault = "unnoted" // it has done its work, and is killed before its state file says so
+	Cut      Fault = "cut"     // the real runsc is killed After it was begun
+	Freeze   Fault = "freeze"  // of create: the real runsc is stopped when its sandbox's process is there, before it tells of it
 )
 
 // A Rule is about one command of runsc for one container.

@@ -2,6 +2,7 @@ package failpoint
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -31,7 +32,7 @@ func Main() int {
 	switch r.Fault {
 	case "":
 		return complain(syscall.Exec(d.real(), append([]string{d.real()}, os.Args[1:]...), os.Environ()))
-	case LateFail, LateHang, LateDie, Cut, Freeze:
+	case LateFail, LateHang, LateDie, Unnoted, Cut, Freeze:
 		if err := d.perform(r); err != nil {
 			return complain(err)
 		}
@@ -41,7 +42,7 @@ func Main() int {
 		for {
 			time.Sleep(time.Hour)
 		}
-	case Die, LateDie, Cut:
+	case Die, LateDie, Unnoted, Cut:
 		return complain(unix.Kill(os.Getpid(), unix.SIGKILL))
 	}
 	if r.Message == "" {
@@ -78,6 +79,13 @@ func (d Dir) perform(r Rule) error {
 		cmd.ExtraFiles = append(cmd.ExtraFiles, os.NewFile(fd, "given"))
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	put := func() error { return nil }
+	if r.Fault == Unnoted {
+		var err error
+		if put, err = keepStates(); err != nil {
+			return err
+		}
+	}
 	if err := cmd.Start(); err != nil {
 		return err
 	}
@@ -89,7 +97,34 @@ func (d Dir) perform(r Rule) error {
 		return freeze(cmd.Process)
 	}
 	_ = cmd.Wait() // how it ended is not what is told
-	return nil
+	return put()
+}
+
+// keepStates reads the state files below the root that the arguments name. put writes them as they were.
+func keepStates() (put func() error, err error) {
+	for _, a := range os.Args {
+		root, ok := strings.CutPrefix(a, "--root=")
+		if !ok {
+			continue
+		}
+		paths, err := filepath.Glob(filepath.Join(root, "*.state"))
+		if err != nil || len(paths) == 0 {
+			return nil, fmt.Errorf("no state files below %s: %v", root, err)
+		}
+		states := map[string][]byte{}
+		for _, path := range paths {
+			if states[path], err = os.ReadFile(path); err != nil {
+				return nil, err
+			}
+		}
+		return func() (err error) {
+			for path, data := range states {
+				err = errors.Join(err, os.WriteFile(path, data, 0o640))
+			}
+			return err
+		}, nil
+	}
+	return nil, errors.New("no --root")
 }
 
 // freeze stops a runsc as soon as it has started its sandbox's process, which has not yet told it that it is there. Its

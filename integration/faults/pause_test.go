@@ -46,6 +46,8 @@ func pauseCells() []pauseCell {
 		return failpoint.Rule{Command: command, Fault: failpoint.Cut, After: 15 * time.Millisecond}
 	}
 	return append(all,
+		pauseCell{"pause", []failpoint.Rule{{Command: "pause", Fault: failpoint.Unnoted}}, true, "RUNNING"},
+		pauseCell{"resume", []failpoint.Rule{{Command: "resume", Fault: failpoint.Unnoted}}, false, "RUNNING"},
 		pauseCell{"pause", []failpoint.Rule{cut("pause")}, true, "RUNNING"},
 		pauseCell{"resume", []failpoint.Rule{cut("resume")}, false, "RUNNING"},
 		pauseCell{"pause", []failpoint.Rule{{Command: "pause", Fault: failpoint.LateFail}, {Command: "resume", Fault: failpoint.Fail, Times: always}}, true, "PAUSED"},

@@ -187,14 +187,27 @@ func (w *Workload) descend(t *transition, judged *uint64, u *undo.Stack) error {
 }
 
 // resumeSandbox undoes a pause that may not have happened. One that fails is tried again: a sandbox that stayed paused
-// would be lost to everybody.
+// would be lost to everybody. Before that the sandbox is looked at: a runsc that was killed may have done its work without noting it,
+// and to resume one that runs would end it.
 func (w *Workload) resumeSandbox(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, resumeWithin)
 	defer cancel()
 	for {
 		err := w.resumeCall(ctx)
-		if err == nil || errors.Is(err, runsc.ErrNotRunning) || errors.Is(err, runsc.ErrNotFound) {
+		if err == nil || errors.Is(err, runsc.ErrNotFound) {
 			return nil
+		}
+		paused, e := w.runsc.Paused(ctx, w.opts.ID)
+		switch {
+		case e != nil && errors.Is(err, runsc.ErrNotRunning): // it has ended
+			return nil
+		case e != nil:
+			err = errors.Join(err, e)
+		default:
+			w.noteState(paused)
+			if !paused {
+				return nil
+			}
 		}
 		w.opts.Log.Warn("resume", "error", err)
 		select {

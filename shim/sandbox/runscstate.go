@@ -46,6 +46,29 @@ func (w *Workload) guardState(status string, call func() error) error {
 	return err
 }
 
+// noteState has runsc's state file say whether the sandbox is paused, where it says otherwise.
+func (w *Workload) noteState(paused bool) {
+	status := "running"
+	if paused {
+		status = "paused"
+	}
+	path := filepath.Join(w.runsc.Root, stateOf(w.opts.ID))
+	before, err := os.ReadFile(path)
+	if err != nil {
+		return // without one there is nothing to mend
+	}
+	var noted struct {
+		Status string `json:"status"`
+	}
+	if err = json.Unmarshal(before, &noted); err == nil && noted.Status != status {
+		err = mendState(path, before, status)
+		w.opts.Log.Warn("runsc had not noted what it did to the sandbox", "noted", noted.Status, "status", status)
+	}
+	if err != nil {
+		w.opts.Log.Error("runsc's state of the sandbox", "error", err)
+	}
+}
+
 // mendState writes what was in runsc's state file, with another status.
 func mendState(path string, before []byte, status string) error {
 	var state map[string]json.RawMessage
