@@ -99,11 +99,64 @@ func (u *Uploader) tryOpen() error {
 	s = store.Observed(s, u.observe)
 	s = store.Limited(s, store.Limits{Writes: 2 * u.opts.Concurrent, Reads: 32, Upload: u.opts.Rate})
 	s = store.Retried(s, store.Patience{})
+	s = ending{s, u.end}
 	s = store.Observed(s, func(store.Op) func(int64, error) { return func(_ int64, err error) { u.used(err) } })
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.store = s
 	return nil
+}
+
+// endGrace is how long operations go on after Run's context has ended: those that tidy up, mostly.
+const endGrace = 2 * time.Second
+
+// ending ends all operations with a context of its own, too: what tidies up does so also when its caller has ended, but the daemon
+// doesn't wait for a store that hangs.
+type ending struct {
+	store.Store
+	end context.Context
+}
+
+func (e ending) both(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(e.end, cancel)
+	return ctx, func() { stop(); cancel() }
+}
+
+func (e ending) Put(ctx context.Context, name string, body []byte, cond store.Condition) (store.Version, error) {
+	ctx, done := e.both(ctx)
+	defer done()
+	return e.Store.Put(ctx, name, body, cond)
+}
+
+func (e ending) Get(ctx context.Context, name string, limit int64) ([]byte, store.Info, error) {
+	ctx, done := e.both(ctx)
+	defer done()
+	return e.Store.Get(ctx, name, limit)
+}
+
+func (e ending) GetRange(ctx context.Context, name string, offset, length int64) ([]byte, error) {
+	ctx, done := e.both(ctx)
+	defer done()
+	return e.Store.GetRange(ctx, name, offset, length)
+}
+
+func (e ending) Stat(ctx context.Context, name string) (store.Info, error) {
+	ctx, done := e.both(ctx)
+	defer done()
+	return e.Store.Stat(ctx, name)
+}
+
+func (e ending) List(ctx context.Context, prefix string) ([]store.Info, time.Time, error) {
+	ctx, done := e.both(ctx)
+	defer done()
+	return e.Store.List(ctx, prefix)
+}
+
+func (e ending) Delete(ctx context.Context, name string) error {
+	ctx, done := e.both(ctx)
+	defer done()
+	return e.Store.Delete(ctx, name)
 }
 
 func (u *Uploader) closeStore() {
@@ -166,20 +219,28 @@ func (u *Uploader) used(err error) {
 	}
 	bad := result == "refused" || result == "unavailable" || err != nil && !u.isOpen()
 	u.mu.Lock()
-	before := u.condition.Err
 	u.condition.Err = nil
+	told := u.awayTold
 	if bad {
 		u.condition.Err = err
+		u.away++
+	} else {
+		u.away = 0
 	}
+	u.awayTold = bad && (told || u.away >= awayLogged)
+	now := u.awayTold
 	u.mu.Unlock()
 	log := u.opts.Log.With("store", u.opts.URL)
 	switch {
-	case bad && before == nil:
+	case now && !told:
 		log.Error("the store can't be used: snapshots stay on this node until it can", "error", err)
-	case !bad && before != nil:
+	case told && !now:
 		log.Info("the store can be used again")
 	}
 }
+
+// awayLogged is how many operations must fail in a row, each after its own tries, before the log says so.
+const awayLogged = 2
 
 func (u *Uploader) isOpen() bool {
 	u.mu.Lock()

@@ -93,6 +93,11 @@ type Uploader struct {
 	tiers     map[int]*durable.Tier
 	store     store.Store // nil until it is open
 	condition Condition
+	away      int  // operations that failed in a row; guarded by mu
+	awayTold  bool // guarded by mu
+
+	end    context.Context // of all operations
+	cancel context.CancelFunc
 }
 
 // New returns an uploader that does nothing yet.
@@ -101,6 +106,7 @@ func New(o Options) *Uploader {
 		opts: o.withDefaults(), place: place(o.URL), poke: make(chan struct{}, 1),
 		lineages: make(map[string]*lineage), slept: make(map[node.Key]int), tiers: make(map[int]*durable.Tier),
 	}
+	u.end, u.cancel = context.WithCancel(context.Background())
 	u.condition = Condition{URL: o.URL, Key: o.Keys.Current.ID()}
 	return u
 }
@@ -127,7 +133,9 @@ func (u *Uploader) wake() {
 func (u *Uploader) Run(ctx context.Context) {
 	var work sync.WaitGroup
 	defer u.closeStore()
+	defer u.cancel()
 	defer work.Wait()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(endGrace, u.cancel) })()
 	u.remember()
 	u.scan()
 	work.Go(func() { u.open(ctx) })

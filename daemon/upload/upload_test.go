@@ -181,6 +181,7 @@ func TestStoreAway(t *testing.T) {
 			if s := d.Stats(); s.Lag <= 0 || s.Waiting+s.Running != 1 {
 				t.Errorf("%+v", s)
 			}
+			w.eventually("the log says so", func() bool { return strings.Contains(w.log.String(), "the store can't be used") })
 			s.Heal()
 			w.uploaded(d, "web", 1)
 			w.eventually("it is found to fence", func() bool { return d.Condition().Text() == "fences" })
@@ -461,30 +462,35 @@ func TestNotTooManyAtOnce(t *testing.T) {
 	}
 }
 
-// TestEndsWithItsContext: nothing outlives Run, whatever the store does.
+// TestEndsWithItsContext: nothing outlives Run for long, whatever the store does, not even what tidies up.
 func TestEndsWithItsContext(t *testing.T) {
-	w := newWorld(t)
-	w.sleep("web", 1, memory(8, 1))
-	s := w.bucket.Store()
-	began := make(chan struct{}, 1)
-	s.Script(memstore.Fault{Kind: memstore.Stall, Times: -1, Do: func() {
-		select {
-		case began <- struct{}{}:
-		default:
-		}
-	}})
-	u := New(Options{
-		DataDir: w.data, Open: func() (store.Store, error) { return s, nil }, URL: "s3://b", Node: "node-1",
-		Keys: durable.Keyring{Current: durable.InsecurePlaintext()},
-	})
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() { u.Run(ctx); close(ended) }()
-	<-began
-	cancel()
-	select {
-	case <-ended:
-	case <-time.After(20 * time.Second):
-		t.Fatal("it goes on")
+	for name, op := range map[string]memstore.Op{"all hangs": "", "deletions hang": memstore.Delete} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.sleep("web", 1, memory(8, 1))
+			s := w.bucket.Store()
+			began := make(chan struct{}, 1)
+			s.Script(memstore.Fault{Op: op, Kind: memstore.Stall, Times: -1, Do: func() {
+				select {
+				case began <- struct{}{}:
+				default:
+				}
+			}})
+			u := New(Options{
+				DataDir: w.data, Open: func() (store.Store, error) { return s, nil }, URL: "s3://b", Node: "node-1",
+				Keys: durable.Keyring{Current: durable.InsecurePlaintext()},
+			})
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan struct{})
+			go func() { u.Run(ctx); close(ended) }()
+			<-began
+			cancel()
+			select {
+			case <-ended:
+			case <-time.After(20 * time.Second):
+				t.Fatal("it goes on")
+			}
+		})
 	}
 }
