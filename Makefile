@@ -21,7 +21,7 @@ LIST = go list -f '{{.ImportPath}} {{join .TestImports " "}} {{join .XTestImport
        awk '{ r = "unit"; for (i = 2; i <= NF; i++) if ($$i ~ /\/(internal\/testroot|integration\/harness)$$/) r = "root"; print r, $$1 }'
 UNIT = $(shell $(LIST) | awk '$$1 == "unit" { print $$2 }')
 ROOT = $(shell $(LIST) | awk '$$1 == "root" && $$2 !~ "^$(MODULE)/integration" { print $$2 }')
-E2E  = $(filter-out %/conformance %/faults %/client %/network %/flat,$(shell $(LIST) | awk '$$1 == "root" && $$2 ~ "^$(MODULE)/integration" { print $$2 }'))
+E2E  = $(filter-out %/conformance %/faults %/client %/network %/flat %/store,$(shell $(LIST) | awk '$$1 == "root" && $$2 ~ "^$(MODULE)/integration" { print $$2 }'))
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -114,9 +114,10 @@ full-faults: deps tools images build ## test-faults with 200 random sequences of
 	@cd integration/faults && FAULTS_SEQUENCES=$(or $(FAULTS_SEQUENCES),200) $(ROOT_RINGS) \
 	  go test -count=1 -parallel 4 -timeout 30m -run '$(FAULTS_RUN)'
 
-test-store: ## The durable tier against a real S3 server, versitygw, over http and TLS, and against a directory
+test-store: deps tools images build ## The durable tier against a real S3 server, versitygw, over http and TLS, and against a directory (root)
 	@go run ./tools/toolchain -p $(JOBS) versitygw
 	@HIBERNATE_STORE=1 sh tools/gotest.sh -together -count=1 -p $(JOBS) -timeout 10m -- $(MODULE)/snapshot/store/... $(MODULE)/snapshot/durable/...
+	@HIBERNATE_STORE=1 $(ROOT_RINGS) sh tools/gotest.sh -count=1 -timeout 10m -- ./integration/store
 
 test-flat: deps tools images build ## Workloads that run before their memory is loaded, and what may happen meanwhile (root)
 	@$(ROOT_RINGS) sh tools/gotest.sh -count=1 -parallel 4 -timeout 10m -- ./integration/flat
