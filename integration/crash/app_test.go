@@ -238,3 +238,7 @@ func (a *app) must(err error) {
 }
 
 var manual = map[string]string{"mode": `"manual"`}
+
+// checked has a snapshot compared before its sandbox runs, so that a damaged one never answers. What is found later,
+// integration/flat is about.
+var checked = map[string]string{"mode": `"manual"`, "verify": `"before"`}

@@ -25,7 +25,7 @@ func flip(b []byte) []byte { b[len(b)/2] ^= 1; return b }
 // A damaged snapshot is never restored. Where the policy is to go on it is set aside, the container starts afresh and says
 // why; with the shim that wrote it as with the next one.
 func TestDamagedStartsCold(t *testing.T) {
-	w := harness.New(t, harness.Options{Daemon: true, Settings: manual})
+	w := harness.New(t, harness.Options{Daemon: true, Settings: checked})
 	for name, d := range damages {
 		for who, crash := range map[string]bool{"": false, " next shim": true} {
 			t.Run(name+who, func(t *testing.T) {
@@ -68,7 +68,7 @@ func TestDamagedStartsCold(t *testing.T) {
 
 // Where the policy is to block, nothing is changed until a person has looked; then it is tried again.
 func TestDamagedBlocks(t *testing.T) {
-	w := harness.New(t, harness.Options{Daemon: true, Settings: manual})
+	w := harness.New(t, harness.Options{Daemon: true, Settings: checked})
 	for name, d := range damages {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

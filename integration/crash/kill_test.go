@@ -14,7 +14,7 @@ func inside(path, dir string) bool { return strings.HasPrefix(path, dir+"/") }
 
 // Each way to end a container by force: its status is 137, containerd hears of it, and nothing is left.
 func TestKilled(t *testing.T) {
-	w := harness.New(t, harness.Options{Daemon: true, Settings: manual})
+	w := harness.New(t, harness.Options{Daemon: true, Settings: checked})
 	for name, c := range map[string]struct {
 		asleep bool
 		kill   func(a *app)
