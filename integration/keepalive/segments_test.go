@@ -174,8 +174,10 @@ func TestAllElseWakes(t *testing.T) {
 					t.Errorf("acknowledged %d bytes, of %d", got, one.bytes)
 				}
 			}
-			if one.bytes == 0 { // else its kernel doesn't know of what it said
+			if one.bytes == 0 {
 				c.say(t, "goes on")
+			} else if err := c.Conn.(*net.TCPConn).SetLinger(0); err != nil { // its kernel doesn't know of what it said, and would say FIN again and again
+				t.Fatal(err)
 			}
 		})
 	}
