@@ -95,9 +95,13 @@ func testTerminal(t *testing.T, n *node) {
 	n.sized(s, "50 120")
 	s.types(t, "echo beg''ins; sleep 1000\n")
 	n.shows(s, "begins")
-	s.types(t, "\x03") // Ctrl-C
-	s.types(t, "echo st''atus $?\n")
-	n.shows(s, "status 130")
+	n.until("Ctrl-C ends what runs: the screen shows status 130", func() (bool, string) { // the shell may not have begun it yet
+		s.types(t, "\x03")
+		time.Sleep(50 * time.Millisecond)
+		s.types(t, "echo st''atus $?\n")
+		time.Sleep(50 * time.Millisecond)
+		return s.screen.has("status 130"), s.screen.String()
+	})
 	s.types(t, "exit 11\n")
 	if code := status(t, <-s.done); code != 11 {
 		t.Errorf("status %d; screen:\n%s", code, s.screen.String())
