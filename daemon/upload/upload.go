@@ -135,7 +135,8 @@ func (u *Uploader) Run(ctx context.Context) {
 	defer u.closeStore()
 	defer u.cancel()
 	defer work.Wait()
-	defer context.AfterFunc(ctx, func() { time.AfterFunc(endGrace, u.cancel) })()
+	// Never stopped: ctx tells this function before it tells that one, which would then never run.
+	_ = context.AfterFunc(ctx, func() { time.AfterFunc(endGrace, u.cancel) })
 	u.remember()
 	u.scan()
 	work.Go(func() { u.open(ctx) })
