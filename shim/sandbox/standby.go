@@ -139,6 +139,9 @@ func (w *Workload) keepStandby(generation int) {
 
 // dropStandby frees a standby, unless a wake has taken it.
 func (w *Workload) dropStandby(generation int) {
+	if w.aheadEnds(context.Background()) != nil { // it may have ended while its boot is still being noted, which has its own limit
+		return
+	}
 	end := w.beginAhead(func() {}, func() bool { return w.generation == generation })
 	if end == nil {
 		return
