@@ -2,7 +2,6 @@ package network
 
 import (
 	"context"
-	"errors"
 	"net"
 	"testing"
 
@@ -35,28 +34,10 @@ while True:
 
 // A listener that the workload itself has ended since it woke is named by the ladder, on every cycle, and nothing is repaired.
 func TestEndedListenerIsTold(t *testing.T) {
-	f := &forwarded{t: t, world: harness.New(t, harness.Options{Daemon: true, Settings: map[string]string{"mode": `"manual"`}})}
+	f := startContainer(t, true, map[string]string{"mode": `"manual"`},
+		harness.Container{Image: "python3", Args: []string{"/usr/bin/python3", "-c", fickle}}, "8001")
 	ctx, cancel := context.WithTimeout(t.Context(), longWait)
 	defer cancel()
-	var err error
-	if f.pod, err = f.world.NewPod(ctx, forwardedID); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), longWait)
-		defer cancel()
-		if err := errors.Join(f.world.Remove(ctx, forwardedID), f.world.RemovePod(ctx, f.pod)); err != nil {
-			t.Error(err)
-		}
-	})
-	if _, err := f.world.Run(ctx, harness.Container{
-		ID: forwardedID, Image: "python3", NetNS: f.pod.Path, Detach: true, Args: []string{"/usr/bin/python3", "-c", fickle},
-	}); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.world.WaitPort(ctx, net.JoinHostPort(f.pod.IP, "8001")); err != nil {
-		t.Fatal(err)
-	}
 	told := 0
 	for range 12 { // on a busy machine the ladder may be climbed before the program has ended it
 		f.sleep()

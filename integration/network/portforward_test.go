@@ -45,6 +45,12 @@ func startForwarded(t *testing.T, daemon bool, setting ...string) *forwarded {
 
 func startPod(t *testing.T, daemon bool, settings map[string]string, args ...string) *forwarded {
 	t.Helper()
+	return startContainer(t, daemon, settings, harness.Container{Image: "testserver", Args: append([]string{"/usr/bin/testserver"}, args...)}, "8080")
+}
+
+// startContainer is startPod with another program, which listens at a port.
+func startContainer(t *testing.T, daemon bool, settings map[string]string, c harness.Container, port string) *forwarded {
+	t.Helper()
 	f := &forwarded{t: t, world: harness.New(t, harness.Options{Daemon: daemon, Settings: settings})}
 	ctx, cancel := context.WithTimeout(t.Context(), longWait)
 	defer cancel()
@@ -59,13 +65,11 @@ func startPod(t *testing.T, daemon bool, settings map[string]string, args ...str
 			t.Error(err)
 		}
 	})
-	if _, err := f.world.Run(ctx, harness.Container{
-		ID: forwardedID, Image: "testserver", NetNS: f.pod.Path, Detach: true,
-		Args: append([]string{"/usr/bin/testserver"}, args...),
-	}); err != nil {
+	c.ID, c.NetNS, c.Detach = forwardedID, f.pod.Path, true
+	if _, err := f.world.Run(ctx, c); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.world.WaitPort(ctx, net.JoinHostPort(f.pod.IP, "8080")); err != nil {
+	if err := f.world.WaitPort(ctx, net.JoinHostPort(f.pod.IP, port)); err != nil {
 		t.Fatal(err)
 	}
 	return f
