@@ -195,8 +195,10 @@ type Copies struct {
 	SentBytes       uint64                 `protobuf:"varint,6,opt,name=sent_bytes,json=sentBytes,proto3" json:"sent_bytes,omitempty"` // of the upload that is under way
 	// Why the last upload failed; empty: it did not.
 	Error         string `protobuf:"bytes,7,opt,name=error,proto3" json:"error,omitempty"`
-	Final         bool   `protobuf:"varint,8,opt,name=final,proto3" json:"final,omitempty"` // it is not tried again
-	Name          string `protobuf:"bytes,9,opt,name=name,proto3" json:"name,omitempty"`    // of its lineage in the store
+	Final         bool   `protobuf:"varint,8,opt,name=final,proto3" json:"final,omitempty"`                                      // it is not tried again
+	Name          string `protobuf:"bytes,9,opt,name=name,proto3" json:"name,omitempty"`                                         // of its lineage in the store
+	OverQuota     bool   `protobuf:"varint,10,opt,name=over_quota,json=overQuota,proto3" json:"over_quota,omitempty"`            // the last upload was refused, since it would take more than store-quota
+	DeleteUnixMs  int64  `protobuf:"varint,11,opt,name=delete_unix_ms,json=deleteUnixMs,proto3" json:"delete_unix_ms,omitempty"` // when it is ended and deleted, unless it is woken; 0: it is not
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -292,6 +294,20 @@ func (x *Copies) GetName() string {
 		return x.Name
 	}
 	return ""
+}
+
+func (x *Copies) GetOverQuota() bool {
+	if x != nil {
+		return x.OverQuota
+	}
+	return false
+}
+
+func (x *Copies) GetDeleteUnixMs() int64 {
+	if x != nil {
+		return x.DeleteUnixMs
+	}
+	return 0
 }
 
 type Idle struct {
@@ -740,7 +756,8 @@ type Lineage struct {
 	Key         string        `protobuf:"bytes,10,opt,name=key,proto3" json:"key,omitempty"`                 // id of the key that it is wrapped with
 	Generations []*Generation `protobuf:"bytes,11,rep,name=generations,proto3" json:"generations,omitempty"` // the newest first
 	// The last message has nothing but this: a stream that ends without it was cut.
-	End           bool `protobuf:"varint,12,opt,name=end,proto3" json:"end,omitempty"`
+	End           bool  `protobuf:"varint,12,opt,name=end,proto3" json:"end,omitempty"`
+	DeleteUnixMs  int64 `protobuf:"varint,13,opt,name=delete_unix_ms,json=deleteUnixMs,proto3" json:"delete_unix_ms,omitempty"` // when it is destroyed, its workload being gone; 0: it is not
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -859,6 +876,13 @@ func (x *Lineage) GetEnd() bool {
 	return false
 }
 
+func (x *Lineage) GetDeleteUnixMs() int64 {
+	if x != nil {
+		return x.DeleteUnixMs
+	}
+	return 0
+}
+
 type Generation struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Sequence      uint64                 `protobuf:"varint,1,opt,name=sequence,proto3" json:"sequence,omitempty"`
@@ -868,6 +892,7 @@ type Generation struct {
 	SentBytes     uint64                 `protobuf:"varint,5,opt,name=sent_bytes,json=sentBytes,proto3" json:"sent_bytes,omitempty"`    // that were sent for it
 	FetchBytes    uint64                 `protobuf:"varint,6,opt,name=fetch_bytes,json=fetchBytes,proto3" json:"fetch_bytes,omitempty"` // to read for a restore
 	Pinned        bool                   `protobuf:"varint,7,opt,name=pinned,proto3" json:"pinned,omitempty"`
+	Chain         uint32                 `protobuf:"varint,8,opt,name=chain,proto3" json:"chain,omitempty"` // generations since a full upload
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -949,6 +974,13 @@ func (x *Generation) GetPinned() bool {
 		return x.Pinned
 	}
 	return false
+}
+
+func (x *Generation) GetChain() uint32 {
+	if x != nil {
+		return x.Chain
+	}
+	return 0
 }
 
 type VerifySnapshotRequest struct {
@@ -1293,6 +1325,845 @@ func (x *Garbage) GetModifiedUnixMs() int64 {
 	return 0
 }
 
+type ShowSnapshotRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`          // of one lineage, as in SnapshotsRequest
+	Sequence      uint64                 `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"` // 0: the newest
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ShowSnapshotRequest) Reset() {
+	*x = ShowSnapshotRequest{}
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ShowSnapshotRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ShowSnapshotRequest) ProtoMessage() {}
+
+func (x *ShowSnapshotRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ShowSnapshotRequest.ProtoReflect.Descriptor instead.
+func (*ShowSnapshotRequest) Descriptor() ([]byte, []int) {
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *ShowSnapshotRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ShowSnapshotRequest) GetSequence() uint64 {
+	if x != nil {
+		return x.Sequence
+	}
+	return 0
+}
+
+type ShowSnapshotResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Lineage       *Lineage               `protobuf:"bytes,1,opt,name=lineage,proto3" json:"lineage,omitempty"`
+	Generation    *Generation            `protobuf:"bytes,2,opt,name=generation,proto3" json:"generation,omitempty"`
+	Parent        uint64                 `protobuf:"varint,3,opt,name=parent,proto3" json:"parent,omitempty"`  // sequence of the snapshot before it; 0: the first
+	Node          string                 `protobuf:"bytes,4,opt,name=node,proto3" json:"node,omitempty"`       // where it was made
+	Runtime       string                 `protobuf:"bytes,5,opt,name=runtime,proto3" json:"runtime,omitempty"` // version of runsc
+	Platform      string                 `protobuf:"bytes,6,opt,name=platform,proto3" json:"platform,omitempty"`
+	Containers    []*SnapshotContainer   `protobuf:"bytes,7,rep,name=containers,proto3" json:"containers,omitempty"` // in order of restore
+	Files         []*SnapshotFile        `protobuf:"bytes,8,rep,name=files,proto3" json:"files,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ShowSnapshotResponse) Reset() {
+	*x = ShowSnapshotResponse{}
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ShowSnapshotResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ShowSnapshotResponse) ProtoMessage() {}
+
+func (x *ShowSnapshotResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ShowSnapshotResponse.ProtoReflect.Descriptor instead.
+func (*ShowSnapshotResponse) Descriptor() ([]byte, []int) {
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *ShowSnapshotResponse) GetLineage() *Lineage {
+	if x != nil {
+		return x.Lineage
+	}
+	return nil
+}
+
+func (x *ShowSnapshotResponse) GetGeneration() *Generation {
+	if x != nil {
+		return x.Generation
+	}
+	return nil
+}
+
+func (x *ShowSnapshotResponse) GetParent() uint64 {
+	if x != nil {
+		return x.Parent
+	}
+	return 0
+}
+
+func (x *ShowSnapshotResponse) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *ShowSnapshotResponse) GetRuntime() string {
+	if x != nil {
+		return x.Runtime
+	}
+	return ""
+}
+
+func (x *ShowSnapshotResponse) GetPlatform() string {
+	if x != nil {
+		return x.Platform
+	}
+	return ""
+}
+
+func (x *ShowSnapshotResponse) GetContainers() []*SnapshotContainer {
+	if x != nil {
+		return x.Containers
+	}
+	return nil
+}
+
+func (x *ShowSnapshotResponse) GetFiles() []*SnapshotFile {
+	if x != nil {
+		return x.Files
+	}
+	return nil
+}
+
+type SnapshotContainer struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Image         string                 `protobuf:"bytes,3,opt,name=image,proto3" json:"image,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnapshotContainer) Reset() {
+	*x = SnapshotContainer{}
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnapshotContainer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnapshotContainer) ProtoMessage() {}
+
+func (x *SnapshotContainer) ProtoReflect() protoreflect.Message {
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnapshotContainer.ProtoReflect.Descriptor instead.
+func (*SnapshotContainer) Descriptor() ([]byte, []int) {
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *SnapshotContainer) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *SnapshotContainer) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *SnapshotContainer) GetImage() string {
+	if x != nil {
+		return x.Image
+	}
+	return ""
+}
+
+type SnapshotFile struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Bytes         uint64                 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnapshotFile) Reset() {
+	*x = SnapshotFile{}
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnapshotFile) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnapshotFile) ProtoMessage() {}
+
+func (x *SnapshotFile) ProtoReflect() protoreflect.Message {
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnapshotFile.ProtoReflect.Descriptor instead.
+func (*SnapshotFile) Descriptor() ([]byte, []int) {
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *SnapshotFile) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *SnapshotFile) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+type PinSnapshotRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Sequence      uint64                 `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"` // 0: the newest
+	Unpin         bool                   `protobuf:"varint,3,opt,name=unpin,proto3" json:"unpin,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PinSnapshotRequest) Reset() {
+	*x = PinSnapshotRequest{}
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PinSnapshotRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PinSnapshotRequest) ProtoMessage() {}
+
+func (x *PinSnapshotRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PinSnapshotRequest.ProtoReflect.Descriptor instead.
+func (*PinSnapshotRequest) Descriptor() ([]byte, []int) {
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *PinSnapshotRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PinSnapshotRequest) GetSequence() uint64 {
+	if x != nil {
+		return x.Sequence
+	}
+	return 0
+}
+
+func (x *PinSnapshotRequest) GetUnpin() bool {
+	if x != nil {
+		return x.Unpin
+	}
+	return false
+}
+
+type PinSnapshotResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Generation    *Generation            `protobuf:"bytes,2,opt,name=generation,proto3" json:"generation,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PinSnapshotResponse) Reset() {
+	*x = PinSnapshotResponse{}
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PinSnapshotResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PinSnapshotResponse) ProtoMessage() {}
+
+func (x *PinSnapshotResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PinSnapshotResponse.ProtoReflect.Descriptor instead.
+func (*PinSnapshotResponse) Descriptor() ([]byte, []int) {
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *PinSnapshotResponse) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PinSnapshotResponse) GetGeneration() *Generation {
+	if x != nil {
+		return x.Generation
+	}
+	return nil
+}
+
+type RemoveSnapshotRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Sequence      uint64                 `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"` // 0: the whole lineage, with its key
+	Force         bool                   `protobuf:"varint,3,opt,name=force,proto3" json:"force,omitempty"`       // also the newest one of a workload that is there, or a lineage that another node has claimed
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveSnapshotRequest) Reset() {
+	*x = RemoveSnapshotRequest{}
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveSnapshotRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveSnapshotRequest) ProtoMessage() {}
+
+func (x *RemoveSnapshotRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveSnapshotRequest.ProtoReflect.Descriptor instead.
+func (*RemoveSnapshotRequest) Descriptor() ([]byte, []int) {
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *RemoveSnapshotRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *RemoveSnapshotRequest) GetSequence() uint64 {
+	if x != nil {
+		return x.Sequence
+	}
+	return 0
+}
+
+func (x *RemoveSnapshotRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
+type RemoveSnapshotResponse struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Name           string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	DeletedObjects uint64                 `protobuf:"varint,2,opt,name=deleted_objects,json=deletedObjects,proto3" json:"deleted_objects,omitempty"` // at once; the others follow once they are old enough
+	DeletedBytes   uint64                 `protobuf:"varint,3,opt,name=deleted_bytes,json=deletedBytes,proto3" json:"deleted_bytes,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *RemoveSnapshotResponse) Reset() {
+	*x = RemoveSnapshotResponse{}
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveSnapshotResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveSnapshotResponse) ProtoMessage() {}
+
+func (x *RemoveSnapshotResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveSnapshotResponse.ProtoReflect.Descriptor instead.
+func (*RemoveSnapshotResponse) Descriptor() ([]byte, []int) {
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *RemoveSnapshotResponse) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *RemoveSnapshotResponse) GetDeletedObjects() uint64 {
+	if x != nil {
+		return x.DeletedObjects
+	}
+	return 0
+}
+
+func (x *RemoveSnapshotResponse) GetDeletedBytes() uint64 {
+	if x != nil {
+		return x.DeletedBytes
+	}
+	return 0
+}
+
+type ExportSnapshotRequest struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Name     string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Sequence uint64                 `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"` // 0: the newest
+	// One of both, which the daemon can open: an empty directory; a file that a tar archive is written to.
+	Directory     string `protobuf:"bytes,3,opt,name=directory,proto3" json:"directory,omitempty"`
+	Archive       string `protobuf:"bytes,4,opt,name=archive,proto3" json:"archive,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExportSnapshotRequest) Reset() {
+	*x = ExportSnapshotRequest{}
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExportSnapshotRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExportSnapshotRequest) ProtoMessage() {}
+
+func (x *ExportSnapshotRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExportSnapshotRequest.ProtoReflect.Descriptor instead.
+func (*ExportSnapshotRequest) Descriptor() ([]byte, []int) {
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *ExportSnapshotRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ExportSnapshotRequest) GetSequence() uint64 {
+	if x != nil {
+		return x.Sequence
+	}
+	return 0
+}
+
+func (x *ExportSnapshotRequest) GetDirectory() string {
+	if x != nil {
+		return x.Directory
+	}
+	return ""
+}
+
+func (x *ExportSnapshotRequest) GetArchive() string {
+	if x != nil {
+		return x.Archive
+	}
+	return ""
+}
+
+type ImportSnapshotRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`           // of the lineage that is made
+	Directory     string                 `protobuf:"bytes,2,opt,name=directory,proto3" json:"directory,omitempty"` // that the daemon can open
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ImportSnapshotRequest) Reset() {
+	*x = ImportSnapshotRequest{}
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ImportSnapshotRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ImportSnapshotRequest) ProtoMessage() {}
+
+func (x *ImportSnapshotRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ImportSnapshotRequest.ProtoReflect.Descriptor instead.
+func (*ImportSnapshotRequest) Descriptor() ([]byte, []int) {
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *ImportSnapshotRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ImportSnapshotRequest) GetDirectory() string {
+	if x != nil {
+		return x.Directory
+	}
+	return ""
+}
+
+// SnapshotProgress is told of what takes long.
+type SnapshotProgress struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Name       string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	DoneBytes  uint64                 `protobuf:"varint,2,opt,name=done_bytes,json=doneBytes,proto3" json:"done_bytes,omitempty"`
+	AllBytes   uint64                 `protobuf:"varint,3,opt,name=all_bytes,json=allBytes,proto3" json:"all_bytes,omitempty"`
+	MovedBytes uint64                 `protobuf:"varint,4,opt,name=moved_bytes,json=movedBytes,proto3" json:"moved_bytes,omitempty"` // from or to the store
+	// In the last message alone.
+	Generation    *Generation `protobuf:"bytes,5,opt,name=generation,proto3" json:"generation,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnapshotProgress) Reset() {
+	*x = SnapshotProgress{}
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnapshotProgress) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnapshotProgress) ProtoMessage() {}
+
+func (x *SnapshotProgress) ProtoReflect() protoreflect.Message {
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnapshotProgress.ProtoReflect.Descriptor instead.
+func (*SnapshotProgress) Descriptor() ([]byte, []int) {
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *SnapshotProgress) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *SnapshotProgress) GetDoneBytes() uint64 {
+	if x != nil {
+		return x.DoneBytes
+	}
+	return 0
+}
+
+func (x *SnapshotProgress) GetAllBytes() uint64 {
+	if x != nil {
+		return x.AllBytes
+	}
+	return 0
+}
+
+func (x *SnapshotProgress) GetMovedBytes() uint64 {
+	if x != nil {
+		return x.MovedBytes
+	}
+	return 0
+}
+
+func (x *SnapshotProgress) GetGeneration() *Generation {
+	if x != nil {
+		return x.Generation
+	}
+	return nil
+}
+
+type RewrapSnapshotsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // as in SnapshotsRequest
+	DryRun        bool                   `protobuf:"varint,2,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RewrapSnapshotsRequest) Reset() {
+	*x = RewrapSnapshotsRequest{}
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RewrapSnapshotsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RewrapSnapshotsRequest) ProtoMessage() {}
+
+func (x *RewrapSnapshotsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RewrapSnapshotsRequest.ProtoReflect.Descriptor instead.
+func (*RewrapSnapshotsRequest) Descriptor() ([]byte, []int) {
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *RewrapSnapshotsRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *RewrapSnapshotsRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+type Rewrapped struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	From          string                 `protobuf:"bytes,2,opt,name=from,proto3" json:"from,omitempty"` // id of the key that it was wrapped with
+	To            string                 `protobuf:"bytes,3,opt,name=to,proto3" json:"to,omitempty"`
+	Already       bool                   `protobuf:"varint,4,opt,name=already,proto3" json:"already,omitempty"` // with the current one: nothing was to be done
+	Error         string                 `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
+	Left          uint32                 `protobuf:"varint,6,opt,name=left,proto3" json:"left,omitempty"` // lineages that are still to be looked at
+	End           bool                   `protobuf:"varint,7,opt,name=end,proto3" json:"end,omitempty"`   // as in Lineage
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Rewrapped) Reset() {
+	*x = Rewrapped{}
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Rewrapped) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Rewrapped) ProtoMessage() {}
+
+func (x *Rewrapped) ProtoReflect() protoreflect.Message {
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Rewrapped.ProtoReflect.Descriptor instead.
+func (*Rewrapped) Descriptor() ([]byte, []int) {
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *Rewrapped) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Rewrapped) GetFrom() string {
+	if x != nil {
+		return x.From
+	}
+	return ""
+}
+
+func (x *Rewrapped) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+func (x *Rewrapped) GetAlready() bool {
+	if x != nil {
+		return x.Already
+	}
+	return false
+}
+
+func (x *Rewrapped) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+func (x *Rewrapped) GetLeft() uint32 {
+	if x != nil {
+		return x.Left
+	}
+	return 0
+}
+
+func (x *Rewrapped) GetEnd() bool {
+	if x != nil {
+		return x.End
+	}
+	return false
+}
+
 var File_api_daemon_v1_daemon_proto protoreflect.FileDescriptor
 
 const file_api_daemon_v1_daemon_proto_rawDesc = "" +
@@ -1307,7 +2178,7 @@ const file_api_daemon_v1_daemon_proto_rawDesc = "" +
 	"\vunreachable\x18\x03 \x01(\tR\vunreachable\x12\x1d\n" +
 	"\n" +
 	"wake_waits\x18\x04 \x01(\tR\twakeWaits\x123\n" +
-	"\x06copies\x18\x05 \x01(\v2\x1b.hibernate.daemon.v1.CopiesR\x06copies\"\xa7\x02\n" +
+	"\x06copies\x18\x05 \x01(\v2\x1b.hibernate.daemon.v1.CopiesR\x06copies\"\xec\x02\n" +
 	"\x06Copies\x12%\n" +
 	"\x0elocal_sequence\x18\x01 \x01(\x04R\rlocalSequence\x12)\n" +
 	"\x10durable_sequence\x18\x02 \x01(\x04R\x0fdurableSequence\x12&\n" +
@@ -1318,7 +2189,11 @@ const file_api_daemon_v1_daemon_proto_rawDesc = "" +
 	"sent_bytes\x18\x06 \x01(\x04R\tsentBytes\x12\x14\n" +
 	"\x05error\x18\a \x01(\tR\x05error\x12\x14\n" +
 	"\x05final\x18\b \x01(\bR\x05final\x12\x12\n" +
-	"\x04name\x18\t \x01(\tR\x04name\"\xa6\x01\n" +
+	"\x04name\x18\t \x01(\tR\x04name\x12\x1d\n" +
+	"\n" +
+	"over_quota\x18\n" +
+	" \x01(\bR\toverQuota\x12$\n" +
+	"\x0edelete_unix_ms\x18\v \x01(\x03R\fdeleteUnixMs\"\xa6\x01\n" +
 	"\x04Idle\x12\x12\n" +
 	"\x04mode\x18\x01 \x01(\tR\x04mode\x12\x1e\n" +
 	"\vidle_for_ms\x18\x02 \x01(\x03R\tidleForMs\x12 \n" +
@@ -1349,7 +2224,7 @@ const file_api_daemon_v1_daemon_proto_rawDesc = "" +
 	"\x05stuck\x18\a \x01(\rR\x05stuck\x12\x15\n" +
 	"\x06lag_ms\x18\b \x01(\x03R\x05lagMs\"&\n" +
 	"\x10SnapshotsRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"\xe1\x02\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"\x87\x03\n" +
 	"\aLineage\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x0e\n" +
@@ -1364,7 +2239,8 @@ const file_api_daemon_v1_daemon_proto_rawDesc = "" +
 	"\x03key\x18\n" +
 	" \x01(\tR\x03key\x12A\n" +
 	"\vgenerations\x18\v \x03(\v2\x1f.hibernate.daemon.v1.GenerationR\vgenerations\x12\x10\n" +
-	"\x03end\x18\f \x01(\bR\x03end\"\xdf\x01\n" +
+	"\x03end\x18\f \x01(\bR\x03end\x12$\n" +
+	"\x0edelete_unix_ms\x18\r \x01(\x03R\fdeleteUnixMs\"\xf5\x01\n" +
 	"\n" +
 	"Generation\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12\x14\n" +
@@ -1376,7 +2252,8 @@ const file_api_daemon_v1_daemon_proto_rawDesc = "" +
 	"sent_bytes\x18\x05 \x01(\x04R\tsentBytes\x12\x1f\n" +
 	"\vfetch_bytes\x18\x06 \x01(\x04R\n" +
 	"fetchBytes\x12\x16\n" +
-	"\x06pinned\x18\a \x01(\bR\x06pinned\"G\n" +
+	"\x06pinned\x18\a \x01(\bR\x06pinned\x12\x14\n" +
+	"\x05chain\x18\b \x01(\rR\x05chain\"G\n" +
 	"\x15VerifySnapshotRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\x04R\bsequence\"\xa5\x01\n" +
@@ -1403,14 +2280,89 @@ const file_api_daemon_v1_daemon_proto_rawDesc = "" +
 	"\aGarbage\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\x12(\n" +
-	"\x10modified_unix_ms\x18\x03 \x01(\x03R\x0emodifiedUnixMs2\xaa\x04\n" +
+	"\x10modified_unix_ms\x18\x03 \x01(\x03R\x0emodifiedUnixMs\"E\n" +
+	"\x13ShowSnapshotRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
+	"\bsequence\x18\x02 \x01(\x04R\bsequence\"\xf2\x02\n" +
+	"\x14ShowSnapshotResponse\x126\n" +
+	"\alineage\x18\x01 \x01(\v2\x1c.hibernate.daemon.v1.LineageR\alineage\x12?\n" +
+	"\n" +
+	"generation\x18\x02 \x01(\v2\x1f.hibernate.daemon.v1.GenerationR\n" +
+	"generation\x12\x16\n" +
+	"\x06parent\x18\x03 \x01(\x04R\x06parent\x12\x12\n" +
+	"\x04node\x18\x04 \x01(\tR\x04node\x12\x18\n" +
+	"\aruntime\x18\x05 \x01(\tR\aruntime\x12\x1a\n" +
+	"\bplatform\x18\x06 \x01(\tR\bplatform\x12F\n" +
+	"\n" +
+	"containers\x18\a \x03(\v2&.hibernate.daemon.v1.SnapshotContainerR\n" +
+	"containers\x127\n" +
+	"\x05files\x18\b \x03(\v2!.hibernate.daemon.v1.SnapshotFileR\x05files\"M\n" +
+	"\x11SnapshotContainer\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
+	"\x05image\x18\x03 \x01(\tR\x05image\"8\n" +
+	"\fSnapshotFile\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\"Z\n" +
+	"\x12PinSnapshotRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
+	"\bsequence\x18\x02 \x01(\x04R\bsequence\x12\x14\n" +
+	"\x05unpin\x18\x03 \x01(\bR\x05unpin\"j\n" +
+	"\x13PinSnapshotResponse\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12?\n" +
+	"\n" +
+	"generation\x18\x02 \x01(\v2\x1f.hibernate.daemon.v1.GenerationR\n" +
+	"generation\"]\n" +
+	"\x15RemoveSnapshotRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
+	"\bsequence\x18\x02 \x01(\x04R\bsequence\x12\x14\n" +
+	"\x05force\x18\x03 \x01(\bR\x05force\"z\n" +
+	"\x16RemoveSnapshotResponse\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12'\n" +
+	"\x0fdeleted_objects\x18\x02 \x01(\x04R\x0edeletedObjects\x12#\n" +
+	"\rdeleted_bytes\x18\x03 \x01(\x04R\fdeletedBytes\"\x7f\n" +
+	"\x15ExportSnapshotRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
+	"\bsequence\x18\x02 \x01(\x04R\bsequence\x12\x1c\n" +
+	"\tdirectory\x18\x03 \x01(\tR\tdirectory\x12\x18\n" +
+	"\aarchive\x18\x04 \x01(\tR\aarchive\"I\n" +
+	"\x15ImportSnapshotRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
+	"\tdirectory\x18\x02 \x01(\tR\tdirectory\"\xc4\x01\n" +
+	"\x10SnapshotProgress\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1d\n" +
+	"\n" +
+	"done_bytes\x18\x02 \x01(\x04R\tdoneBytes\x12\x1b\n" +
+	"\tall_bytes\x18\x03 \x01(\x04R\ballBytes\x12\x1f\n" +
+	"\vmoved_bytes\x18\x04 \x01(\x04R\n" +
+	"movedBytes\x12?\n" +
+	"\n" +
+	"generation\x18\x05 \x01(\v2\x1f.hibernate.daemon.v1.GenerationR\n" +
+	"generation\"E\n" +
+	"\x16RewrapSnapshotsRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x17\n" +
+	"\adry_run\x18\x02 \x01(\bR\x06dryRun\"\x99\x01\n" +
+	"\tRewrapped\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04from\x18\x02 \x01(\tR\x04from\x12\x0e\n" +
+	"\x02to\x18\x03 \x01(\tR\x02to\x12\x18\n" +
+	"\aalready\x18\x04 \x01(\bR\aalready\x12\x14\n" +
+	"\x05error\x18\x05 \x01(\tR\x05error\x12\x12\n" +
+	"\x04left\x18\x06 \x01(\rR\x04left\x12\x10\n" +
+	"\x03end\x18\a \x01(\bR\x03end2\x8c\t\n" +
 	"\x06Daemon\x12K\n" +
 	"\x04List\x12 .hibernate.daemon.v1.ListRequest\x1a!.hibernate.daemon.v1.ListResponse\x12W\n" +
 	"\bWhyAwake\x12$.hibernate.daemon.v1.WhyAwakeRequest\x1a%.hibernate.daemon.v1.WhyAwakeResponse\x12T\n" +
 	"\aVersion\x12#.hibernate.daemon.v1.VersionRequest\x1a$.hibernate.daemon.v1.VersionResponse\x12R\n" +
 	"\tSnapshots\x12%.hibernate.daemon.v1.SnapshotsRequest\x1a\x1c.hibernate.daemon.v1.Lineage0\x01\x12k\n" +
 	"\x0eVerifySnapshot\x12*.hibernate.daemon.v1.VerifySnapshotRequest\x1a+.hibernate.daemon.v1.VerifySnapshotResponse0\x01\x12c\n" +
-	"\x10CollectSnapshots\x12,.hibernate.daemon.v1.CollectSnapshotsRequest\x1a\x1f.hibernate.daemon.v1.Collection0\x01B?Z=github.com/hibernate-runtime/hibernate/api/daemon/v1;daemonv1b\x06proto3"
+	"\x10CollectSnapshots\x12,.hibernate.daemon.v1.CollectSnapshotsRequest\x1a\x1f.hibernate.daemon.v1.Collection0\x01\x12c\n" +
+	"\fShowSnapshot\x12(.hibernate.daemon.v1.ShowSnapshotRequest\x1a).hibernate.daemon.v1.ShowSnapshotResponse\x12`\n" +
+	"\vPinSnapshot\x12'.hibernate.daemon.v1.PinSnapshotRequest\x1a(.hibernate.daemon.v1.PinSnapshotResponse\x12i\n" +
+	"\x0eRemoveSnapshot\x12*.hibernate.daemon.v1.RemoveSnapshotRequest\x1a+.hibernate.daemon.v1.RemoveSnapshotResponse\x12e\n" +
+	"\x0eExportSnapshot\x12*.hibernate.daemon.v1.ExportSnapshotRequest\x1a%.hibernate.daemon.v1.SnapshotProgress0\x01\x12e\n" +
+	"\x0eImportSnapshot\x12*.hibernate.daemon.v1.ImportSnapshotRequest\x1a%.hibernate.daemon.v1.SnapshotProgress0\x01\x12`\n" +
+	"\x0fRewrapSnapshots\x12+.hibernate.daemon.v1.RewrapSnapshotsRequest\x1a\x1e.hibernate.daemon.v1.Rewrapped0\x01B?Z=github.com/hibernate-runtime/hibernate/api/daemon/v1;daemonv1b\x06proto3"
 
 var (
 	file_api_daemon_v1_daemon_proto_rawDescOnce sync.Once
@@ -1424,7 +2376,7 @@ func file_api_daemon_v1_daemon_proto_rawDescGZIP() []byte {
 	return file_api_daemon_v1_daemon_proto_rawDescData
 }
 
-var file_api_daemon_v1_daemon_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_api_daemon_v1_daemon_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_api_daemon_v1_daemon_proto_goTypes = []any{
 	(*ListRequest)(nil),             // 0: hibernate.daemon.v1.ListRequest
 	(*ListResponse)(nil),            // 1: hibernate.daemon.v1.ListResponse
@@ -1444,38 +2396,69 @@ var file_api_daemon_v1_daemon_proto_goTypes = []any{
 	(*CollectSnapshotsRequest)(nil), // 15: hibernate.daemon.v1.CollectSnapshotsRequest
 	(*Collection)(nil),              // 16: hibernate.daemon.v1.Collection
 	(*Garbage)(nil),                 // 17: hibernate.daemon.v1.Garbage
-	(*v1.StatusResponse)(nil),       // 18: hibernate.shim.v1.StatusResponse
-	(*v1.Reason)(nil),               // 19: hibernate.shim.v1.Reason
+	(*ShowSnapshotRequest)(nil),     // 18: hibernate.daemon.v1.ShowSnapshotRequest
+	(*ShowSnapshotResponse)(nil),    // 19: hibernate.daemon.v1.ShowSnapshotResponse
+	(*SnapshotContainer)(nil),       // 20: hibernate.daemon.v1.SnapshotContainer
+	(*SnapshotFile)(nil),            // 21: hibernate.daemon.v1.SnapshotFile
+	(*PinSnapshotRequest)(nil),      // 22: hibernate.daemon.v1.PinSnapshotRequest
+	(*PinSnapshotResponse)(nil),     // 23: hibernate.daemon.v1.PinSnapshotResponse
+	(*RemoveSnapshotRequest)(nil),   // 24: hibernate.daemon.v1.RemoveSnapshotRequest
+	(*RemoveSnapshotResponse)(nil),  // 25: hibernate.daemon.v1.RemoveSnapshotResponse
+	(*ExportSnapshotRequest)(nil),   // 26: hibernate.daemon.v1.ExportSnapshotRequest
+	(*ImportSnapshotRequest)(nil),   // 27: hibernate.daemon.v1.ImportSnapshotRequest
+	(*SnapshotProgress)(nil),        // 28: hibernate.daemon.v1.SnapshotProgress
+	(*RewrapSnapshotsRequest)(nil),  // 29: hibernate.daemon.v1.RewrapSnapshotsRequest
+	(*Rewrapped)(nil),               // 30: hibernate.daemon.v1.Rewrapped
+	(*v1.StatusResponse)(nil),       // 31: hibernate.shim.v1.StatusResponse
+	(*v1.Reason)(nil),               // 32: hibernate.shim.v1.Reason
 }
 var file_api_daemon_v1_daemon_proto_depIdxs = []int32{
 	2,  // 0: hibernate.daemon.v1.ListResponse.workloads:type_name -> hibernate.daemon.v1.Workload
-	18, // 1: hibernate.daemon.v1.Workload.status:type_name -> hibernate.shim.v1.StatusResponse
+	31, // 1: hibernate.daemon.v1.Workload.status:type_name -> hibernate.shim.v1.StatusResponse
 	4,  // 2: hibernate.daemon.v1.Workload.idle:type_name -> hibernate.daemon.v1.Idle
 	3,  // 3: hibernate.daemon.v1.Workload.copies:type_name -> hibernate.daemon.v1.Copies
-	19, // 4: hibernate.daemon.v1.WhyAwakeResponse.reasons:type_name -> hibernate.shim.v1.Reason
+	32, // 4: hibernate.daemon.v1.WhyAwakeResponse.reasons:type_name -> hibernate.shim.v1.Reason
 	4,  // 5: hibernate.daemon.v1.WhyAwakeResponse.idle:type_name -> hibernate.daemon.v1.Idle
 	9,  // 6: hibernate.daemon.v1.VersionResponse.store:type_name -> hibernate.daemon.v1.StoreCondition
 	3,  // 7: hibernate.daemon.v1.Lineage.copies:type_name -> hibernate.daemon.v1.Copies
 	12, // 8: hibernate.daemon.v1.Lineage.generations:type_name -> hibernate.daemon.v1.Generation
 	12, // 9: hibernate.daemon.v1.VerifySnapshotResponse.verified:type_name -> hibernate.daemon.v1.Generation
 	17, // 10: hibernate.daemon.v1.Collection.deleted:type_name -> hibernate.daemon.v1.Garbage
-	0,  // 11: hibernate.daemon.v1.Daemon.List:input_type -> hibernate.daemon.v1.ListRequest
-	5,  // 12: hibernate.daemon.v1.Daemon.WhyAwake:input_type -> hibernate.daemon.v1.WhyAwakeRequest
-	7,  // 13: hibernate.daemon.v1.Daemon.Version:input_type -> hibernate.daemon.v1.VersionRequest
-	10, // 14: hibernate.daemon.v1.Daemon.Snapshots:input_type -> hibernate.daemon.v1.SnapshotsRequest
-	13, // 15: hibernate.daemon.v1.Daemon.VerifySnapshot:input_type -> hibernate.daemon.v1.VerifySnapshotRequest
-	15, // 16: hibernate.daemon.v1.Daemon.CollectSnapshots:input_type -> hibernate.daemon.v1.CollectSnapshotsRequest
-	1,  // 17: hibernate.daemon.v1.Daemon.List:output_type -> hibernate.daemon.v1.ListResponse
-	6,  // 18: hibernate.daemon.v1.Daemon.WhyAwake:output_type -> hibernate.daemon.v1.WhyAwakeResponse
-	8,  // 19: hibernate.daemon.v1.Daemon.Version:output_type -> hibernate.daemon.v1.VersionResponse
-	11, // 20: hibernate.daemon.v1.Daemon.Snapshots:output_type -> hibernate.daemon.v1.Lineage
-	14, // 21: hibernate.daemon.v1.Daemon.VerifySnapshot:output_type -> hibernate.daemon.v1.VerifySnapshotResponse
-	16, // 22: hibernate.daemon.v1.Daemon.CollectSnapshots:output_type -> hibernate.daemon.v1.Collection
-	17, // [17:23] is the sub-list for method output_type
-	11, // [11:17] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	11, // 11: hibernate.daemon.v1.ShowSnapshotResponse.lineage:type_name -> hibernate.daemon.v1.Lineage
+	12, // 12: hibernate.daemon.v1.ShowSnapshotResponse.generation:type_name -> hibernate.daemon.v1.Generation
+	20, // 13: hibernate.daemon.v1.ShowSnapshotResponse.containers:type_name -> hibernate.daemon.v1.SnapshotContainer
+	21, // 14: hibernate.daemon.v1.ShowSnapshotResponse.files:type_name -> hibernate.daemon.v1.SnapshotFile
+	12, // 15: hibernate.daemon.v1.PinSnapshotResponse.generation:type_name -> hibernate.daemon.v1.Generation
+	12, // 16: hibernate.daemon.v1.SnapshotProgress.generation:type_name -> hibernate.daemon.v1.Generation
+	0,  // 17: hibernate.daemon.v1.Daemon.List:input_type -> hibernate.daemon.v1.ListRequest
+	5,  // 18: hibernate.daemon.v1.Daemon.WhyAwake:input_type -> hibernate.daemon.v1.WhyAwakeRequest
+	7,  // 19: hibernate.daemon.v1.Daemon.Version:input_type -> hibernate.daemon.v1.VersionRequest
+	10, // 20: hibernate.daemon.v1.Daemon.Snapshots:input_type -> hibernate.daemon.v1.SnapshotsRequest
+	13, // 21: hibernate.daemon.v1.Daemon.VerifySnapshot:input_type -> hibernate.daemon.v1.VerifySnapshotRequest
+	15, // 22: hibernate.daemon.v1.Daemon.CollectSnapshots:input_type -> hibernate.daemon.v1.CollectSnapshotsRequest
+	18, // 23: hibernate.daemon.v1.Daemon.ShowSnapshot:input_type -> hibernate.daemon.v1.ShowSnapshotRequest
+	22, // 24: hibernate.daemon.v1.Daemon.PinSnapshot:input_type -> hibernate.daemon.v1.PinSnapshotRequest
+	24, // 25: hibernate.daemon.v1.Daemon.RemoveSnapshot:input_type -> hibernate.daemon.v1.RemoveSnapshotRequest
+	26, // 26: hibernate.daemon.v1.Daemon.ExportSnapshot:input_type -> hibernate.daemon.v1.ExportSnapshotRequest
+	27, // 27: hibernate.daemon.v1.Daemon.ImportSnapshot:input_type -> hibernate.daemon.v1.ImportSnapshotRequest
+	29, // 28: hibernate.daemon.v1.Daemon.RewrapSnapshots:input_type -> hibernate.daemon.v1.RewrapSnapshotsRequest
+	1,  // 29: hibernate.daemon.v1.Daemon.List:output_type -> hibernate.daemon.v1.ListResponse
+	6,  // 30: hibernate.daemon.v1.Daemon.WhyAwake:output_type -> hibernate.daemon.v1.WhyAwakeResponse
+	8,  // 31: hibernate.daemon.v1.Daemon.Version:output_type -> hibernate.daemon.v1.VersionResponse
+	11, // 32: hibernate.daemon.v1.Daemon.Snapshots:output_type -> hibernate.daemon.v1.Lineage
+	14, // 33: hibernate.daemon.v1.Daemon.VerifySnapshot:output_type -> hibernate.daemon.v1.VerifySnapshotResponse
+	16, // 34: hibernate.daemon.v1.Daemon.CollectSnapshots:output_type -> hibernate.daemon.v1.Collection
+	19, // 35: hibernate.daemon.v1.Daemon.ShowSnapshot:output_type -> hibernate.daemon.v1.ShowSnapshotResponse
+	23, // 36: hibernate.daemon.v1.Daemon.PinSnapshot:output_type -> hibernate.daemon.v1.PinSnapshotResponse
+	25, // 37: hibernate.daemon.v1.Daemon.RemoveSnapshot:output_type -> hibernate.daemon.v1.RemoveSnapshotResponse
+	28, // 38: hibernate.daemon.v1.Daemon.ExportSnapshot:output_type -> hibernate.daemon.v1.SnapshotProgress
+	28, // 39: hibernate.daemon.v1.Daemon.ImportSnapshot:output_type -> hibernate.daemon.v1.SnapshotProgress
+	30, // 40: hibernate.daemon.v1.Daemon.RewrapSnapshots:output_type -> hibernate.daemon.v1.Rewrapped
+	29, // [29:41] is the sub-list for method output_type
+	17, // [17:29] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_api_daemon_v1_daemon_proto_init() }
@@ -1489,7 +2472,7 @@ func file_api_daemon_v1_daemon_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_daemon_v1_daemon_proto_rawDesc), len(file_api_daemon_v1_daemon_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   18,
+			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -14,6 +14,12 @@ type TTRPCDaemonService interface {
 	Snapshots(context.Context, *SnapshotsRequest, TTRPCDaemon_SnapshotsServer) error
 	VerifySnapshot(context.Context, *VerifySnapshotRequest, TTRPCDaemon_VerifySnapshotServer) error
 	CollectSnapshots(context.Context, *CollectSnapshotsRequest, TTRPCDaemon_CollectSnapshotsServer) error
+	ShowSnapshot(context.Context, *ShowSnapshotRequest) (*ShowSnapshotResponse, error)
+	PinSnapshot(context.Context, *PinSnapshotRequest) (*PinSnapshotResponse, error)
+	RemoveSnapshot(context.Context, *RemoveSnapshotRequest) (*RemoveSnapshotResponse, error)
+	ExportSnapshot(context.Context, *ExportSnapshotRequest, TTRPCDaemon_ExportSnapshotServer) error
+	ImportSnapshot(context.Context, *ImportSnapshotRequest, TTRPCDaemon_ImportSnapshotServer) error
+	RewrapSnapshots(context.Context, *RewrapSnapshotsRequest, TTRPCDaemon_RewrapSnapshotsServer) error
 }
 
 type TTRPCDaemon_SnapshotsServer interface {
@@ -55,6 +61,45 @@ func (x *ttrpcdaemonCollectSnapshotsServer) Send(m *Collection) error {
 	return x.StreamServer.SendMsg(m)
 }
 
+type TTRPCDaemon_ExportSnapshotServer interface {
+	Send(*SnapshotProgress) error
+	ttrpc.StreamServer
+}
+
+type ttrpcdaemonExportSnapshotServer struct {
+	ttrpc.StreamServer
+}
+
+func (x *ttrpcdaemonExportSnapshotServer) Send(m *SnapshotProgress) error {
+	return x.StreamServer.SendMsg(m)
+}
+
+type TTRPCDaemon_ImportSnapshotServer interface {
+	Send(*SnapshotProgress) error
+	ttrpc.StreamServer
+}
+
+type ttrpcdaemonImportSnapshotServer struct {
+	ttrpc.StreamServer
+}
+
+func (x *ttrpcdaemonImportSnapshotServer) Send(m *SnapshotProgress) error {
+	return x.StreamServer.SendMsg(m)
+}
+
+type TTRPCDaemon_RewrapSnapshotsServer interface {
+	Send(*Rewrapped) error
+	ttrpc.StreamServer
+}
+
+type ttrpcdaemonRewrapSnapshotsServer struct {
+	ttrpc.StreamServer
+}
+
+func (x *ttrpcdaemonRewrapSnapshotsServer) Send(m *Rewrapped) error {
+	return x.StreamServer.SendMsg(m)
+}
+
 func RegisterTTRPCDaemonService(srv *ttrpc.Server, svc TTRPCDaemonService) {
 	srv.RegisterService("hibernate.daemon.v1.Daemon", &ttrpc.ServiceDesc{
 		Methods: map[string]ttrpc.Method{
@@ -78,6 +123,27 @@ func RegisterTTRPCDaemonService(srv *ttrpc.Server, svc TTRPCDaemonService) {
 					return nil, err
 				}
 				return svc.Version(ctx, &req)
+			},
+			"ShowSnapshot": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req ShowSnapshotRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.ShowSnapshot(ctx, &req)
+			},
+			"PinSnapshot": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req PinSnapshotRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.PinSnapshot(ctx, &req)
+			},
+			"RemoveSnapshot": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req RemoveSnapshotRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.RemoveSnapshot(ctx, &req)
 			},
 		},
 		Streams: map[string]ttrpc.Stream{
@@ -114,6 +180,39 @@ func RegisterTTRPCDaemonService(srv *ttrpc.Server, svc TTRPCDaemonService) {
 				StreamingClient: false,
 				StreamingServer: true,
 			},
+			"ExportSnapshot": {
+				Handler: func(ctx context.Context, stream ttrpc.StreamServer) (interface{}, error) {
+					m := new(ExportSnapshotRequest)
+					if err := stream.RecvMsg(m); err != nil {
+						return nil, err
+					}
+					return nil, svc.ExportSnapshot(ctx, m, &ttrpcdaemonExportSnapshotServer{stream})
+				},
+				StreamingClient: false,
+				StreamingServer: true,
+			},
+			"ImportSnapshot": {
+				Handler: func(ctx context.Context, stream ttrpc.StreamServer) (interface{}, error) {
+					m := new(ImportSnapshotRequest)
+					if err := stream.RecvMsg(m); err != nil {
+						return nil, err
+					}
+					return nil, svc.ImportSnapshot(ctx, m, &ttrpcdaemonImportSnapshotServer{stream})
+				},
+				StreamingClient: false,
+				StreamingServer: true,
+			},
+			"RewrapSnapshots": {
+				Handler: func(ctx context.Context, stream ttrpc.StreamServer) (interface{}, error) {
+					m := new(RewrapSnapshotsRequest)
+					if err := stream.RecvMsg(m); err != nil {
+						return nil, err
+					}
+					return nil, svc.RewrapSnapshots(ctx, m, &ttrpcdaemonRewrapSnapshotsServer{stream})
+				},
+				StreamingClient: false,
+				StreamingServer: true,
+			},
 		},
 	})
 }
@@ -125,6 +224,12 @@ type TTRPCDaemonClient interface {
 	Snapshots(context.Context, *SnapshotsRequest) (TTRPCDaemon_SnapshotsClient, error)
 	VerifySnapshot(context.Context, *VerifySnapshotRequest) (TTRPCDaemon_VerifySnapshotClient, error)
 	CollectSnapshots(context.Context, *CollectSnapshotsRequest) (TTRPCDaemon_CollectSnapshotsClient, error)
+	ShowSnapshot(context.Context, *ShowSnapshotRequest) (*ShowSnapshotResponse, error)
+	PinSnapshot(context.Context, *PinSnapshotRequest) (*PinSnapshotResponse, error)
+	RemoveSnapshot(context.Context, *RemoveSnapshotRequest) (*RemoveSnapshotResponse, error)
+	ExportSnapshot(context.Context, *ExportSnapshotRequest) (TTRPCDaemon_ExportSnapshotClient, error)
+	ImportSnapshot(context.Context, *ImportSnapshotRequest) (TTRPCDaemon_ImportSnapshotClient, error)
+	RewrapSnapshots(context.Context, *RewrapSnapshotsRequest) (TTRPCDaemon_RewrapSnapshotsClient, error)
 }
 
 type ttrpcdaemonClient struct {
@@ -242,6 +347,117 @@ type ttrpcdaemonCollectSnapshotsClient struct {
 
 func (x *ttrpcdaemonCollectSnapshotsClient) Recv() (*Collection, error) {
 	m := new(Collection)
+	if err := x.ClientStream.RecvMsg(m); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+func (c *ttrpcdaemonClient) ShowSnapshot(ctx context.Context, req *ShowSnapshotRequest) (*ShowSnapshotResponse, error) {
+	var resp ShowSnapshotResponse
+	if err := c.client.Call(ctx, "hibernate.daemon.v1.Daemon", "ShowSnapshot", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *ttrpcdaemonClient) PinSnapshot(ctx context.Context, req *PinSnapshotRequest) (*PinSnapshotResponse, error) {
+	var resp PinSnapshotResponse
+	if err := c.client.Call(ctx, "hibernate.daemon.v1.Daemon", "PinSnapshot", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *ttrpcdaemonClient) RemoveSnapshot(ctx context.Context, req *RemoveSnapshotRequest) (*RemoveSnapshotResponse, error) {
+	var resp RemoveSnapshotResponse
+	if err := c.client.Call(ctx, "hibernate.daemon.v1.Daemon", "RemoveSnapshot", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *ttrpcdaemonClient) ExportSnapshot(ctx context.Context, req *ExportSnapshotRequest) (TTRPCDaemon_ExportSnapshotClient, error) {
+	stream, err := c.client.NewStream(ctx, &ttrpc.StreamDesc{
+		StreamingClient: false,
+		StreamingServer: true,
+	}, "hibernate.daemon.v1.Daemon", "ExportSnapshot", req)
+	if err != nil {
+		return nil, err
+	}
+	x := &ttrpcdaemonExportSnapshotClient{stream}
+	return x, nil
+}
+
+type TTRPCDaemon_ExportSnapshotClient interface {
+	Recv() (*SnapshotProgress, error)
+	ttrpc.ClientStream
+}
+
+type ttrpcdaemonExportSnapshotClient struct {
+	ttrpc.ClientStream
+}
+
+func (x *ttrpcdaemonExportSnapshotClient) Recv() (*SnapshotProgress, error) {
+	m := new(SnapshotProgress)
+	if err := x.ClientStream.RecvMsg(m); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+func (c *ttrpcdaemonClient) ImportSnapshot(ctx context.Context, req *ImportSnapshotRequest) (TTRPCDaemon_ImportSnapshotClient, error) {
+	stream, err := c.client.NewStream(ctx, &ttrpc.StreamDesc{
+		StreamingClient: false,
+		StreamingServer: true,
+	}, "hibernate.daemon.v1.Daemon", "ImportSnapshot", req)
+	if err != nil {
+		return nil, err
+	}
+	x := &ttrpcdaemonImportSnapshotClient{stream}
+	return x, nil
+}
+
+type TTRPCDaemon_ImportSnapshotClient interface {
+	Recv() (*SnapshotProgress, error)
+	ttrpc.ClientStream
+}
+
+type ttrpcdaemonImportSnapshotClient struct {
+	ttrpc.ClientStream
+}
+
+func (x *ttrpcdaemonImportSnapshotClient) Recv() (*SnapshotProgress, error) {
+	m := new(SnapshotProgress)
+	if err := x.ClientStream.RecvMsg(m); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+func (c *ttrpcdaemonClient) RewrapSnapshots(ctx context.Context, req *RewrapSnapshotsRequest) (TTRPCDaemon_RewrapSnapshotsClient, error) {
+	stream, err := c.client.NewStream(ctx, &ttrpc.StreamDesc{
+		StreamingClient: false,
+		StreamingServer: true,
+	}, "hibernate.daemon.v1.Daemon", "RewrapSnapshots", req)
+	if err != nil {
+		return nil, err
+	}
+	x := &ttrpcdaemonRewrapSnapshotsClient{stream}
+	return x, nil
+}
+
+type TTRPCDaemon_RewrapSnapshotsClient interface {
+	Recv() (*Rewrapped, error)
+	ttrpc.ClientStream
+}
+
+type ttrpcdaemonRewrapSnapshotsClient struct {
+	ttrpc.ClientStream
+}
+
+func (x *ttrpcdaemonRewrapSnapshotsClient) Recv() (*Rewrapped, error) {
+	m := new(Rewrapped)
 	if err := x.ClientStream.RecvMsg(m); err != nil {
 		return nil, err
 	}
