@@ -145,14 +145,24 @@ func (s *server) open(path string) (*reader, error) {
 	}
 	r := &reader{file: open, name: file.Name, most: s.ChunkSize, parallel: s.Parallel, status: s.status, moved: &s.moved}
 	if file.Name == checkpointfiles.PagesFileName {
-		r.loaded = s.loaded
+		r.record = &record{}
+		r.loaded = func() { s.loaded(r.record) }
+		if e, ok := blob.(pages.Expecter); ok {
+			e.Expect(s.first(file))
+		}
 	}
 	return newReader(r), nil
 }
 
-// loaded tells the shim that all is in the sandbox, unless that is only gone.
-func (s *server) loaded() {
-	if !s.over.Load() {
-		s.status.tell(event{Event: "loaded", Bytes: s.moved.Load()})
+// loaded tells the shim that all is in the sandbox, unless that is only gone, and before that what was asked for out of turn.
+func (s *server) loaded(asked *record) {
+	if s.over.Load() {
+		return
 	}
+	if s.Record != "" {
+		if err := asked.write(s.Record); err != nil { // the shim does without
+			fmt.Fprintln(os.Stderr, "checkpointgofer: record:", err)
+		}
+	}
+	s.status.tell(event{Event: "loaded", Bytes: s.moved.Load()})
 }

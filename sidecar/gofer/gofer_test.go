@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -38,6 +39,24 @@ func TestOptions(t *testing.T) {
 		if _, err := readOptions(strings.NewReader(strings.Replace(good, change[0], change[1], 1))); err == nil {
 			t.Errorf("%s is taken", what)
 		}
+	}
+}
+
+// A hint is a hint: what it says wrongly is left out.
+func TestFirst(t *testing.T) {
+	o, err := readOptions(strings.NewReader(strings.Replace(good, `"Files"`, `"First":[2,-1,0,2,1000000000000,3,1],"Record":"/r","Files"`, 1)))
+	if err != nil || o.Record != "/r" {
+		t.Fatal(o, err)
+	}
+	if got := o.first(pages.File{CRC32C: make([]uint32, 3)}); !slices.Equal(got, []int{2, 0, 1}) {
+		t.Errorf("%v", got)
+	}
+	o.First = make([]int, 1<<20)
+	for i := range o.First {
+		o.First[i] = i
+	}
+	if got := o.first(pages.File{CRC32C: make([]uint32, 1<<20)}); len(got) > maxTouches {
+		t.Errorf("%d chunks", len(got))
 	}
 }
 

@@ -22,6 +22,9 @@ type options struct {
 	ChunkSize int64  // bytes
 	Parallel  int    // reads under way at once
 	Files     []pages.File
+
+	First  []int  // chunks of pages.img that the last wake asked for first, in that order; a hint, which may be wrong
+	Record string // path of a file that gets what this one asks for out of turn; "" for none
 }
 
 const (
@@ -57,6 +60,18 @@ func (o options) check() error {
 		return errors.New("options: no files")
 	}
 	return nil
+}
+
+// first are the chunks of the hint that a file has, each once.
+func (o options) first(f pages.File) []int {
+	var out []int
+	seen := map[int]bool{}
+	for _, c := range o.First {
+		if c >= 0 && c < len(f.CRC32C) && !seen[c] && len(out) < maxTouches {
+			out, seen[c] = append(out, c), true
+		}
+	}
+	return out
 }
 
 // file finds what is known of a file.

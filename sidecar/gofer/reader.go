@@ -29,6 +29,7 @@ type reader struct {
 	status   *status
 	moved    *atomic.Int64 // bytes handed over
 	loaded   func()        // called when the sandbox closes it, having had all that it wanted
+	record   *record       // of what it asks for; nil for none
 
 	subs chan submission
 	cmps chan stateio.Completion
@@ -105,12 +106,19 @@ func (r *reader) RegisterDestinationFD(fd int32, _ uint64, settings []stateio.Cl
 
 // AddRead implements stateio.AsyncReader.
 func (r *reader) AddRead(id int, off int64, to stateio.DestinationFile, at memmap.FileRange, mapped []byte) {
-	r.subs <- submission{id: id, off: off, n: int64(len(mapped)), to: to.(memory).one(at, mapped)}
+	r.submit(submission{id: id, off: off, n: int64(len(mapped)), to: to.(memory).one(at, mapped)})
 }
 
 // AddReadv implements stateio.AsyncReader.
 func (r *reader) AddReadv(id int, off int64, total uint64, to stateio.DestinationFile, at []memmap.FileRange, mapped []unix.Iovec) {
-	r.subs <- submission{id: id, off: off, n: int64(total), to: to.(memory).many(at, mapped)}
+	r.submit(submission{id: id, off: off, n: int64(total), to: to.(memory).many(at, mapped)})
+}
+
+func (r *reader) submit(s submission) {
+	if r.record != nil {
+		r.record.add(s.off, s.n)
+	}
+	r.subs <- s
 }
 
 // Wait implements stateio.AsyncReader.

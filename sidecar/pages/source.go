@@ -26,6 +26,13 @@ type Blob interface {
 	Close() error
 }
 
+// Expecter is a Blob that can begin to fetch chunks before they are asked for.
+type Expecter interface {
+	// Expect names the chunks that will probably be asked for first, in that order, each once. It returns at once. Nothing more
+	// is promised: some may never be asked for, and others before them.
+	Expect(chunks []int)
+}
+
 // Directory is a source of plain files.
 type Directory string
 
