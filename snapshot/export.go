@@ -191,3 +191,9 @@ func (in *Incoming) complete(m Manifest) Manifest {
 	m.Created, m.Lineage, m.Files = in.l.now().UTC(), in.lineage, slices.Clone(in.sealed.Files)
 	return m
 }
+
+// EncodeManifest gives the bytes of manifest.json. Version is set.
+func EncodeManifest(m Manifest) ([]byte, error) {
+	m.Version = ManifestVersion
+	return encodeDocument(manifestFormat, ManifestVersion, m)
+}

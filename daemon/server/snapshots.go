@@ -25,6 +25,7 @@ type Store interface {
 	List(ctx context.Context, name string) ([]upload.Listed, error)
 	Verify(ctx context.Context, name string, sequence uint64, tell func(durable.Progress)) (string, durable.Generation, error)
 	Collect(ctx context.Context, name string, dryRun bool, tell func(upload.Collected) error) error
+	Manager
 }
 
 // errNoStore is FailedPrecondition at the edge.
@@ -116,7 +117,7 @@ func lineageOf(l upload.Listed) *daemonv1.Lineage {
 func generationOf(g durable.Generation) *daemonv1.Generation {
 	return &daemonv1.Generation{
 		Sequence: g.Sequence, Epoch: g.Epoch, CreatedUnixMs: unixMs(g.Created), ImageBytes: uint64(g.Image), SentBytes: uint64(g.Sent),
-		FetchBytes: uint64(g.Fetch), Pinned: g.Pinned,
+		FetchBytes: uint64(g.Fetch), Pinned: g.Pinned, Chain: uint32(g.Chain),
 	}
 }
 
@@ -174,6 +175,9 @@ func (a API) CollectSnapshots(ctx context.Context, req *daemonv1.CollectSnapshot
 
 // storeError gives an error of the durable tier its class at the edge.
 func storeError(err error) error {
+	if class := classOf(err); class != nil {
+		return errgrpc.ToGRPCf(class, "%s", err)
+	}
 	for _, k := range []struct{ is, class error }{
 		{upload.ErrUnknown, errdefs.ErrNotFound}, {durable.ErrNone, errdefs.ErrNotFound}, {durable.ErrDestroyed, errdefs.ErrNotFound},
 		{upload.ErrNotOpen, errdefs.ErrUnavailable}, {store.ErrUnavailable, errdefs.ErrUnavailable}, {store.ErrRefused, errdefs.ErrFailedPrecondition},

@@ -44,6 +44,9 @@ func (u *Uploader) copiesLocked(l *lineage) Copies {
 		Name: l.record.Name, Local: l.local, Durable: l.record.Sequence, At: l.record.Committed, Since: l.since,
 		Sending: l.sending != 0, Sent: l.moved, Err: l.err, Final: l.final,
 	}
+	if l.record.Removed != 0 && l.record.Removed == l.record.Sequence {
+		c.Durable = l.record.Left
+	}
 	if l.record.Place != u.place {
 		c.Durable, c.At = 0, time.Time{}
 	}
@@ -279,7 +282,14 @@ func (u *Uploader) collect(ctx context.Context, l *lineage) {
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	if !l.record.Destroyed.IsZero() && err == nil && c.Listed == len(c.Deleted) {
+		u.forgetLocked(l)
+		return
+	}
 	l.collectAt = time.Time{}
+	if !l.record.Destroyed.IsZero() {
+		l.collectAt = time.Now().Add(u.opts.Grace + time.Minute)
+	}
 	if err != nil && !errors.Is(err, durable.ErrNone) || len(c.Dropped)+len(c.Deleted) > 0 {
 		l.collectAt = time.Now().Add(u.opts.Grace + time.Minute) // what was only dropped is deleted by a later one
 	}

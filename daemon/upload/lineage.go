@@ -68,6 +68,9 @@ func (u *Uploader) look(dir string, keep int) {
 		}}
 		u.lineages[name] = l
 	}
+	if !l.record.Destroyed.IsZero() { // it begins anew
+		l.record.Destroyed, l.record.Claim, l.record.Sequence, l.record.Gone = time.Time{}, "", 0, time.Time{}
+	}
 	if keep > 0 {
 		l.record.Keep = keep
 	}

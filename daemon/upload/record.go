@@ -43,6 +43,12 @@ type record struct {
 
 	Keep int       `json:"keep,omitempty"` // generations; 0: the node's
 	Gone time.Time `json:"gone,omitzero"`  // since when nothing of it is left on the node
+
+	// A person has removed Removed, when it was the newest; Left is the newest that was there then.
+	Removed uint64 `json:"removed,omitempty"`
+	Left    uint64 `json:"left,omitempty"`
+	// Destroyed: the lineage is; what is left of its objects is still to be collected.
+	Destroyed time.Time `json:"destroyed,omitzero"`
 }
 
 // nameOf is a lineage's name in the store.
@@ -83,6 +89,14 @@ func (u *Uploader) saveNow(name string) {
 	u.mu.Unlock()
 	if err := u.save(r); err != nil {
 		u.opts.Log.Warn("a record was not written", "error", err)
+	}
+}
+
+// forgetLocked forgets a lineage of which nothing is left anywhere.
+func (u *Uploader) forgetLocked(l *lineage) {
+	delete(u.lineages, l.record.Name)
+	if err := os.Remove(u.recordPath(l.record.Name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		u.opts.Log.Warn("a record was not removed", "error", err)
 	}
 }
 

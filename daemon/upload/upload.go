@@ -184,7 +184,7 @@ func (u *Uploader) lookForGone(of func(record) bool) {
 	var some []record
 	u.mu.Lock()
 	for _, l := range u.lineages {
-		if of(l.record) && (l.record.Sequence != 0 || l.record.Claim != "") {
+		if of(l.record) && l.record.Destroyed.IsZero() && (l.record.Sequence != 0 || l.record.Claim != "") {
 			some = append(some, l.record)
 		}
 	}
