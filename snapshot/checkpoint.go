@@ -22,24 +22,29 @@ const (
 const pageSize = 4096
 
 // checkImage compares what runsc wrote with itself and returns the bytes of
-// pages. A full disk is the usual reason for it not to fit.
-func checkImage(dir string) (uint64, error) {
+// pages, and where those of the main memory file are. A full disk is the usual
+// reason for it not to fit.
+func checkImage(dir string) (uint64, layout, error) {
 	state, err := readPart(dir, stateFile)
 	if err != nil {
-		return 0, err
+		return 0, nil, err
 	}
 	if err := checkStateFile(state); err != nil {
-		return 0, err
+		return 0, nil, err
 	}
 	meta, err := readPart(dir, pagesMetaFile)
 	if err != nil {
-		return 0, err
+		return 0, nil, err
 	}
 	want, err := committedBytes(meta)
 	if err != nil {
-		return 0, err
+		return 0, nil, err
 	}
-	return want, checkPagesFile(dir, want)
+	if err := checkPagesFile(dir, want); err != nil {
+		return 0, nil, err
+	}
+	l, err := layoutOf(meta)
+	return want, l, err
 }
 
 func checkPagesFile(dir string, want uint64) error {

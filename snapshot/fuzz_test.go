@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"encoding/json"
 	"errors"
 	"slices"
 	"testing"
@@ -13,11 +14,20 @@ func FuzzManifest(f *testing.F) {
 	}
 	f.Add(good)
 	f.Add(good[:len(good)/2])
+	for _, hint := range []string{`[{"page":18446744073709551615,"count":18446744073709551615}]`, `[{"page":0,"count":0}]`, `"x"`, `[-1]`} {
+		body := `{"sequence":1,"files":[{"name":"pages.img","size":5000,"crc32c":[7]}],"touched":` + hint + `}`
+		data, err := encodeDocument(manifestFormat, ManifestVersion, json.RawMessage(body))
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(data)
+	}
 	f.Add([]byte(`{"format":"hibernate.manifest","version":1,"crc32c":"00000000"}`))
 	f.Add([]byte(`{"format":"hibernate.manifest","version":1,"crc32c":"00000000","body":null}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		m, err := parseManifest(data)
 		typed(t, err)
+		checkHint(t, m)
 		if err == nil && (m.Sequence == 0 || len(m.Files) == 0) {
 			t.Fatalf("accepted %+v", m)
 		}

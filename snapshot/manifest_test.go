@@ -29,7 +29,8 @@ func fullManifest() Manifest {
 			Image: "i", ImageDigest: "sha256:3", RootfsKey: "k", Binds: map[string]string{"/data": "x"},
 		}},
 		Attachment: json.RawMessage(`{"mac":"02:00"}`), Ports: []uint16{80, 65535}, Only4: []uint16{80},
-		Notes: map[string]json.RawMessage{"signals": json.RawMessage(`[15]`)},
+		Touched: Touched{{Page: 7, Count: 2}},
+		Notes:   map[string]json.RawMessage{"signals": json.RawMessage(`[15]`)},
 		Durable: &Durable{
 			Packs:   []Pack{{Name: "p", Size: 1, SHA256: "x", Frames: []int{1}}},
 			Extents: []Extent{{File: "a.img", Page: 1, Count: 1, Pack: 1, Frame: 1, Slot: 1}},

@@ -14,7 +14,7 @@ import (
 // names of the private ones, and the private ones. A memory file is an 8-byte
 // little-endian length and that many bytes of protobuf.
 func committedBytes(meta []byte) (uint64, error) {
-	total, n, err := memoryFile(meta)
+	total, n, err := memoryFile(meta, nil)
 	if err != nil {
 		return 0, err
 	}
@@ -24,7 +24,7 @@ func committedBytes(meta []byte) (uint64, error) {
 	}
 	for rest = rest[n:]; len(rest) > 0; rest = rest[n:] {
 		var size uint64
-		if size, n, err = memoryFile(rest); err != nil {
+		if size, n, err = memoryFile(rest, nil); err != nil {
 			return 0, err
 		}
 		if total += size; total < size {
@@ -35,8 +35,9 @@ func committedBytes(meta []byte) (uint64, error) {
 }
 
 // memoryFile returns the committed bytes of the memory file at the start of
-// data and the length of its description.
-func memoryFile(data []byte) (committed uint64, length int, err error) {
+// data and the length of its description. committed ranges go to each, in
+// order, if that is not nil.
+func memoryFile(data []byte, each func(acctRange)) (committed uint64, length int, err error) {
 	if len(data) < 8 {
 		return 0, 0, truncated(pagesMetaFile, "%d bytes where a memory file was expected", len(data))
 	}
@@ -45,7 +46,7 @@ func memoryFile(data []byte) (committed uint64, length int, err error) {
 		return 0, 0, truncated(pagesMetaFile, "memory file of %d bytes in %d", n, len(data)-8)
 	}
 	length = 8 + int(n)
-	if committed, err = committedRanges(data[8:length]); err != nil {
+	if committed, err = committedRanges(data[8:length], each); err != nil {
 		return 0, 0, corrupt(pagesMetaFile, "%v", err)
 	}
 	return committed, length, nil
@@ -62,7 +63,7 @@ const (
 	protoVersion1 = 1
 )
 
-func committedRanges(msg []byte) (uint64, error) {
+func committedRanges(msg []byte, each func(acctRange)) (uint64, error) {
 	var total, version, last uint64
 	err := eachField(msg, func(num protowire.Number, value uint64, sub []byte) error {
 		switch num {
@@ -77,6 +78,9 @@ func committedRanges(msg []byte) (uint64, error) {
 				return fmt.Errorf("range at %#x overlaps the one before", r.start)
 			}
 			last = r.end
+			if r.known && each != nil {
+				each(r)
+			}
 			if r.known {
 				total += r.end - r.start // Disjoint: can't overflow.
 			}

@@ -22,6 +22,8 @@ type Sealed struct {
 	Memory uint64 // bytes of pages, as pages_meta.img says
 	// How long each part took; they overlap.
 	Check, Hash, Sync time.Duration
+
+	layout layout
 }
 
 // Seal makes sure that the checkpoint is whole and on the disk: the sizes of
@@ -56,7 +58,7 @@ func (in *Incoming) seal(ctx context.Context) (Sealed, error) {
 	var s Sealed
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(timed(&s.Sync, func() error { return files.sync(ctx) }))
-	g.Go(timed(&s.Check, func() (err error) { s.Memory, err = checkImage(in.ImageDir()); return err }))
+	g.Go(timed(&s.Check, func() (err error) { s.Memory, s.layout, err = checkImage(in.ImageDir()); return err }))
 	g.Go(timed(&s.Hash, func() (err error) { s.Files, err = files.checksums(ctx); return err }))
 	if err := g.Wait(); err != nil {
 		return Sealed{}, err

@@ -105,7 +105,7 @@ func TestRecordIsBounded(t *testing.T) {
 	var r record
 	r.add(0, 1)
 	for i := int64(0); i < 3*maxRuns; i++ {
-		r.add((3*maxRuns-i)*2*mib, mib)
+		r.add((3*maxRuns-i)*2*mib, mib+mib/2)
 	}
 	if len(r.runs) > maxRuns {
 		t.Errorf("%d runs are kept", len(r.runs))
