@@ -9,6 +9,7 @@
 //	drainer   carries connections on when the daemon has ended
 //	leftover  finds snapshots that no shim looks after, and removes those whose container is gone
 //	upload    brings each sleep's snapshot to the durable tier, where there is one
+//	pages     serves snapshots in the durable tier to shims and their sidecars
 //	server    the API, metrics and health
 //
 // It keeps no state of its own: a daemon that is killed leaves the listeners, with the connections in their backlogs, to
@@ -29,10 +30,12 @@ import (
 	"time"
 
 	"github.com/hibernate-runtime/hibernate/api/handover"
+	"github.com/hibernate-runtime/hibernate/api/pages"
 	"github.com/hibernate-runtime/hibernate/daemon/admission"
 	"github.com/hibernate-runtime/hibernate/daemon/drainer"
 	"github.com/hibernate-runtime/hibernate/daemon/idle"
 	"github.com/hibernate-runtime/hibernate/daemon/leftover"
+	pageserver "github.com/hibernate-runtime/hibernate/daemon/pages"
 	"github.com/hibernate-runtime/hibernate/daemon/server"
 	"github.com/hibernate-runtime/hibernate/snapshot/durable"
 	"github.com/hibernate-runtime/hibernate/snapshot/store"
@@ -43,8 +46,8 @@ import (
 type Options struct {
 	// RunDir holds the sockets and the shims' records.
 	RunDir string
-	// RegistrationSocket and APISocket; the default is hibernated.sock and api.sock in RunDir.
-	RegistrationSocket, APISocket string
+	// RegistrationSocket, APISocket and PagesSocket; the default is hibernated.sock, api.sock and pages.sock in RunDir.
+	RegistrationSocket, APISocket, PagesSocket string
 	// MetricsAddress is where /metrics and /healthz are served; "" for nowhere.
 	MetricsAddress string
 	Version        string
@@ -103,6 +106,9 @@ func (o Options) withDefaults() Options {
 	if o.APISocket == "" {
 		o.APISocket = filepath.Join(o.RunDir, "api.sock")
 	}
+	if o.PagesSocket == "" {
+		o.PagesSocket = pages.Socket(o.RunDir)
+	}
 	if o.Wakes.Wakes <= 0 {
 		o.Wakes.Wakes = max(2, runtime.GOMAXPROCS(0))
 	}
@@ -146,6 +152,7 @@ func Run(ctx context.Context, opts Options) error {
 	}
 	spawn(&registrations, func() error { return p.registry.Run(registering, sockets.registration) })
 	spawn(&answers, func() error { return server.ServeAPI(running, sockets.api, p.api) })
+	spawn(&answers, func() error { return p.pages.Serve(running, sockets.pages) })
 	answers.Go(func() { p.admission.Run(running) })
 	answers.Go(func() { p.selfProbe.Run(running) })
 	if sockets.metrics != nil {
@@ -179,7 +186,7 @@ func Run(ctx context.Context, opts Options) error {
 // sockets are what the daemon listens at.
 type sockets struct {
 	registration *handover.Server
-	api          net.Listener
+	api, pages   net.Listener
 	metrics      net.Listener // nil when none is wanted
 }
 
@@ -199,6 +206,9 @@ func listen(opts Options) (s sockets, err error) {
 	if s.api, err = server.ListenAPI(opts.APISocket); err != nil {
 		return s, err
 	}
+	if s.pages, err = pageserver.Listen(opts.PagesSocket); err != nil {
+		return s, err
+	}
 	if opts.MetricsAddress != "" {
 		if s.metrics, err = net.Listen("tcp", opts.MetricsAddress); err != nil {
 			return s, fmt.Errorf("metrics-address: %w", err)
@@ -208,7 +218,7 @@ func listen(opts Options) (s sockets, err error) {
 }
 
 func (s sockets) close() {
-	for _, l := range []net.Listener{s.metrics, s.api} {
+	for _, l := range []net.Listener{s.metrics, s.api, s.pages} {
 		if l != nil {
 			_ = l.Close()
 		}

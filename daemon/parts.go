@@ -11,6 +11,7 @@ import (
 	"github.com/hibernate-runtime/hibernate/daemon/keeper"
 	"github.com/hibernate-runtime/hibernate/daemon/metrics"
 	"github.com/hibernate-runtime/hibernate/daemon/node"
+	"github.com/hibernate-runtime/hibernate/daemon/pages"
 	"github.com/hibernate-runtime/hibernate/daemon/proxy"
 	"github.com/hibernate-runtime/hibernate/daemon/registry"
 	"github.com/hibernate-runtime/hibernate/daemon/selfprobe"
@@ -32,6 +33,7 @@ type parts struct {
 	loose     *loose
 	api       server.API
 	upload    *upload.Uploader // nil: there is no durable tier
+	pages     *pages.Server
 }
 
 // assemble builds the parts and opens the view: from here on shims are watched and sampled.
@@ -79,9 +81,15 @@ func assemble(opts Options) *parts {
 		p.registry.CarryOn = p.loose.add
 	}
 	p.api = server.API{View: p.view, Judge: p.keeper, Queue: p.admission, Build: opts.Version, Started: time.Now()}
+	o := pages.Options{Log: opts.Log}
 	if p.upload != nil {
-		p.api.Store = p.upload
+		p.api.Store, o.Store = p.upload, p.upload
+		var err error
+		if o.Secret, err = pages.Secret(p.upload.Dir()); err != nil {
+			opts.Log.Warn("a load from the store that is under way when this daemon ends will not go on with the next one", "error", err)
+		}
 	}
+	p.pages = pages.New(o)
 	return p
 }
 

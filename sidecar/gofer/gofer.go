@@ -9,6 +9,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -46,6 +47,9 @@ func version() string {
 	return "unknown"
 }
 
+// leastParallel reads hide from the one processor that there may be how long the other waits for the disk.
+const leastParallel = 2
+
 // collectAt keeps the heap near the buffers' size: it is charged to the workload.
 const collectAt = 25
 
@@ -71,15 +75,16 @@ func run(args []string, place func(string) pages.Source) error {
 	if err != nil {
 		return err
 	}
-	return serve(o, place(o.Directory), *socket)
+	return serve(o, place, *socket)
 }
 
 // serve answers the sandbox until it has all, or is gone.
-func serve(o options, source pages.Source, socket int) error {
+func serve(o options, place func(string) pages.Source, socket int) error {
 	s, err := openStatus(o.Status)
 	if err != nil {
 		return fmt.Errorf("status: %w", err)
 	}
+	source := o.source(place, s.mended)
 	s.tell(event{Event: "started", Pid: os.Getpid()})
 	impl := &server{options: o, status: s, source: source, store: pages.NewStore(o.ChunkSize, o.Parallel+spare)}
 	files, err := stateipc.NewAsyncFileServer(impl)

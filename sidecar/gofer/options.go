@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"time"
 
 	"github.com/hibernate-runtime/hibernate/sidecar/pages"
 )
@@ -20,11 +21,33 @@ type options struct {
 	Status    string // path of a FIFO that gets the events; "" for none
 	Directory string // where the files are: the local tier
 	ChunkSize int64  // bytes
-	Parallel  int    // reads under way at once
+	Parallel  int    // reads under way at once; fewer where there are fewer processors
 	Files     []pages.File
 
 	First  []int  // chunks of pages.img that the last wake asked for first, in that order; a hint, which may be wrong
 	Record string // path of a file that gets what this one asks for out of turn; "" for none
+
+	Remote *remote `json:",omitempty"` // the same snapshot in the durable tier; nil: it isn't there
+}
+
+// remote is where the node's daemon serves a snapshot.
+type remote struct {
+	Socket     string
+	Ticket     string
+	PatienceMs int64
+	Only       bool // it alone has the files: Directory is not to be looked at
+}
+
+// source is where the files are read.
+func (o options) source(place func(directory string) pages.Source, mended func(file string, chunk int, why error)) pages.Source {
+	if o.Remote == nil {
+		return place(o.Directory)
+	}
+	r := &pages.Remote{Socket: o.Remote.Socket, Ticket: o.Remote.Ticket, Patience: time.Duration(o.Remote.PatienceMs) * time.Millisecond, Ahead: o.Remote.Only}
+	if o.Remote.Only {
+		return r
+	}
+	return pages.Tiers{First: place(o.Directory), Second: r, Mended: mended}
 }
 
 const (
@@ -56,6 +79,8 @@ func (o options) check() error {
 		return fmt.Errorf("options: chunk size %d", o.ChunkSize)
 	case o.Parallel < 1 || o.Parallel > maxParallel:
 		return fmt.Errorf("options: %d reads at once", o.Parallel)
+	case o.Remote != nil && (!filepath.IsAbs(o.Remote.Socket) || o.Remote.PatienceMs < 0):
+		return fmt.Errorf("options: socket %q, patience of %d ms", o.Remote.Socket, o.Remote.PatienceMs)
 	case len(o.Files) == 0:
 		return errors.New("options: no files")
 	}

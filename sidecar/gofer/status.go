@@ -14,7 +14,7 @@ import (
 
 // event is one line of what the shim is told.
 type event struct {
-	Event   string // started; then one of loaded, failed, and left: the sandbox went away before it had all
+	Event   string // started, mended; then one of loaded, failed, and left: the sandbox went away before it had all
 	Pid     int    `json:",omitempty"`
 	File    string `json:",omitempty"`
 	Chunk   int    `json:",omitempty"`
@@ -52,13 +52,18 @@ func (s *status) tell(e event) {
 	if s.over {
 		return
 	}
-	s.over = e.Event != "started"
+	s.over = e.Event != "started" && e.Event != "mended"
 	if s.fifo == nil {
 		return
 	}
 	if line, err := json.Marshal(e); err == nil {
 		_, _ = s.fifo.Write(append(line, '\n')) // below PIPE_BUF: whole or not at all
 	}
+}
+
+// mended tells of a chunk that was not right where it should be, and was read from elsewhere. -1: all of the file.
+func (s *status) mended(file string, chunk int, why error) {
+	s.tell(event{Event: "mended", File: file, Chunk: chunk, Reason: why.Error()})
 }
 
 // fail tells of an error before the sandbox can notice it.

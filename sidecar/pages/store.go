@@ -173,18 +173,49 @@ func (s *Store) release(b *buffer) {
 // step fits a core's own cache with room to spare, so that the checksum runs over what the copy just brought there.
 const step = 256 << 10
 
-// fill reads a chunk and compares its checksum.
+// alternative is a blob that another place stands behind.
+type alternative interface {
+	Other() (Blob, error)
+	Mended(chunk int, why error)
+}
+
+// fill reads a chunk and compares its checksum. One that is wrong, or can't be read, is read from another place, where there is one.
 func (o *Open) fill(b *buffer, chunk int) error {
-	off := int64(chunk) * o.store.chunkSize
-	want := min(o.store.chunkSize, o.file.Size-off)
 	if b.data == nil {
 		b.data = make([]byte, o.store.chunkSize)
 	}
-	b.data = b.data[:want]
+	b.data = b.data[:min(o.store.chunkSize, o.file.Size-int64(chunk)*o.store.chunkSize)]
+	err := o.read(o.blob, b.data, chunk)
+	a, ok := o.blob.(alternative)
+	if err == nil || !ok {
+		return err
+	}
+	other, e := a.Other()
+	if e == nil {
+		e = o.read(other, b.data, chunk)
+	}
+	if e != nil {
+		return fmt.Errorf("%w; %w", err, elsewhereError{e})
+	}
+	a.Mended(chunk, err)
+	return nil
+}
+
+// elsewhereError is why another place could not help: of what kind the failure is, the first place says.
+type elsewhereError struct{ err error }
+
+func (e elsewhereError) Error() string { return e.err.Error() }
+
+// read reads a chunk from a place and compares its checksum.
+func (o *Open) read(from Blob, to []byte, chunk int) error {
+	off, want, piece := int64(chunk)*o.store.chunkSize, int64(len(to)), int64(step)
+	if f, ok := from.(interface{ ReadSize() int64 }); ok {
+		piece = f.ReadSize()
+	}
 	var sum uint32
 	for at := int64(0); at < want; {
-		n, err := o.blob.ReadAt(b.data[at:min(at+step, want)], off+at)
-		sum = crc32.Update(sum, castagnoli, b.data[at:at+int64(n)])
+		n, err := from.ReadAt(to[at:min(at+piece, want)], off+at)
+		sum = crc32.Update(sum, castagnoli, to[at:at+int64(n)])
 		at += int64(n)
 		switch {
 		case errors.Is(err, io.EOF) && at < want:
