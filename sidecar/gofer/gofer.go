@@ -75,6 +75,7 @@ func run(args []string, place func(string) pages.Source) error {
 	if err != nil {
 		return err
 	}
+	o.Parallel = min(o.Parallel, max(leastParallel, runtime.GOMAXPROCS(0)))
 	return serve(o, place, *socket)
 }
 
