@@ -34,7 +34,9 @@ type options struct {
 	dataDir string
 	output  string
 	timeout time.Duration
-	now     func() time.Time
+
+	progress bool // of snapshots
+	now      func() time.Time
 }
 
 const rootHelp = `Shows and steers the hibernating workloads of this node.

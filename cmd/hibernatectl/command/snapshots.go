@@ -17,17 +17,17 @@ import (
 	daemonv1 "github.com/hibernate-runtime/hibernate/api/daemon/v1"
 )
 
-const snapshotsHelp = `Shows and checks the snapshots in the store, where hibernated keeps copies that outlive the node (key store).
+const snapshotsHelp = `Shows, checks and manages the snapshots in the store, where hibernated keeps copies that outlive the node (key store).
 
 They are asked of hibernated, which has the key. A workload of this node is named ID or NAMESPACE/ID, any other by its NAME in
-the store.`
+the store; one of its snapshots NAME@SEQUENCE. What takes long tells how far it is on a terminal, and with --progress elsewhere.`
 
 const snapshotsListHelp = `Lists the snapshots in the store, the newest of each workload first.
 
 WORKLOAD is told of those of this node. IMAGE is the size of a snapshot's files, SENT what was sent for it. OWNER is the node that
 may run the workload. NOTE tells what is unusual: a container that is gone from this node, whose snapshots are kept; one that can't be read.`
 
-const verifyHelp = `Reads a snapshot back from the store, the newest one without a SEQUENCE, and compares every byte with what was written.
+const verifyHelp = `Reads a snapshot back from the store, the newest one without @SEQUENCE, and compares every byte with what was written.
 
 Nothing is written to the node, and nothing restored. It takes as long as a restore would.`
 
@@ -38,10 +38,12 @@ are left alone: how many they keep is theirs to say.`
 
 func newSnapshots(o *options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "snapshots", Short: "Show, check and clean up the snapshots in the store", Long: snapshotsHelp, Args: subcommand,
+		Use: "snapshots", Short: "Show, check and manage the snapshots in the store", Long: snapshotsHelp, Args: subcommand,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.listSnapshots(cmd, "") },
 	}
+	cmd.PersistentFlags().BoolVar(&o.progress, "progress", false, "tell how far it is, also where standard error is no terminal")
 	cmd.AddCommand(newSnapshotsList(o), newSnapshotsVerify(o), newSnapshotsCollect(o))
+	cmd.AddCommand(newSnapshotsManage(o)...)
 	return cmd
 }
 
@@ -54,13 +56,16 @@ func newSnapshotsList(o *options) *cobra.Command {
 
 func newSnapshotsVerify(o *options) *cobra.Command {
 	return &cobra.Command{
-		Use: "verify NAME [SEQUENCE]", Short: "Read one back and compare it", Long: verifyHelp, Args: atMost(2, "NAME and SEQUENCE"),
+		Use: "verify NAME[@SEQUENCE]", Short: "Read one back and compare it", Long: verifyHelp, Args: atMost(2, "NAME and SEQUENCE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req := &daemonv1.VerifySnapshotRequest{}
 			if len(args) == 0 || args[0] == "" {
 				return usageError{errors.New("the NAME of a workload is wanted")}
 			}
-			req.Name = args[0]
+			var err error
+			if req.Name, req.Sequence, err = parseSnapshot(args[0]); err != nil {
+				return err
+			}
 			if len(args) == 2 {
 				n, err := strconv.ParseUint(args[1], 10, 64)
 				if err != nil || n == 0 {
@@ -193,7 +198,7 @@ func lineageNote(l *daemonv1.Lineage, g *daemonv1.Generation, now time.Time) str
 func (o *options) verifySnapshot(cmd *cobra.Command, req *daemonv1.VerifySnapshotRequest) error {
 	ctx, cancel := o.deadline(cmd.Context(), 6*time.Hour)
 	defer cancel()
-	shown := isTerminal(cmd.ErrOrStderr())
+	shown := o.shown(cmd)
 	var last *daemonv1.VerifySnapshotResponse
 	err := stream(ctx, o, func(c daemonv1.TTRPCDaemonClient) (interface {
 		Recv() (*daemonv1.VerifySnapshotResponse, error)
@@ -201,14 +206,10 @@ func (o *options) verifySnapshot(cmd *cobra.Command, req *daemonv1.VerifySnapsho
 		return c.VerifySnapshot(ctx, req)
 	}, func(m *daemonv1.VerifySnapshotResponse) (bool, error) {
 		last = m
-		if shown {
-			fmt.Fprintf(cmd.ErrOrStderr(), "\r%s of %s  ", humanBytes(m.GetDoneBytes()), humanBytes(m.GetAllBytes()))
-		}
+		shown.line("%s of %s", humanBytes(m.GetDoneBytes()), humanBytes(m.GetAllBytes()))
 		return m.GetVerified() != nil, nil
 	})
-	if shown && last != nil {
-		fmt.Fprintln(cmd.ErrOrStderr())
-	}
+	shown.end()
 	if err != nil {
 		return err
 	}
