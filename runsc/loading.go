@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"sync"
@@ -107,7 +108,36 @@ func (l *Loading) Loaded() (bytes int64, ok bool) {
 	return l.bytes, l.over && l.err == nil
 }
 
-// loadEvent is what the sidecar tells, sidecar/checkpointgofer/status.go.
+// recordFile is where the sidecar leaves what was asked for out of turn, before it tells that all is loaded.
+const recordFile = "touched"
+
+// maxRecord bounds what is taken of it, in bytes: four thousand pairs of numbers.
+const maxRecord = 256 << 10
+
+// Read is a part of pages.img that was asked for.
+type Read struct{ Off, N int64 } // bytes
+
+// OutOfTurn returns what the sandbox asked for before its turn, because somebody waited for it, in that order: the sidecar's word, not
+// checked. It is nothing until all is loaded, after Close, and where the sidecar couldn't tell.
+func (l *Loading) OutOfTurn() []Read {
+	f, err := os.OpenFile(filepath.Join(l.dir, recordFile), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxRecord+1))
+	var pairs [][2]int64
+	if err != nil || len(data) > maxRecord || json.Unmarshal(data, &pairs) != nil {
+		return nil
+	}
+	reads := make([]Read, len(pairs))
+	for i, p := range pairs {
+		reads[i] = Read{p[0], p[1]}
+	}
+	return reads
+}
+
+// loadEvent is what the sidecar tells, sidecar/gofer/status.go.
 type loadEvent struct {
 	Event   string
 	Pid     int

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -112,12 +113,45 @@ func TestSidecarOptions(t *testing.T) {
 	if err := json.Unmarshal(data, &got); err != nil {
 		t.Fatal(err)
 	}
-	for _, key := range []string{"Version", "Status", "Directory", "ChunkSize", "Parallel", "Files"} {
+	for _, key := range []string{"Version", "Status", "Directory", "ChunkSize", "Parallel", "Files", "Record"} {
 		if _, ok := got[key]; !ok {
 			t.Errorf("%s is missing in %s", key, data)
 		}
 	}
-	if len(got) != 6 {
+	if len(got) != 7 {
 		t.Errorf("more than the sidecar takes: %s", data)
+	}
+}
+
+// What was asked for out of turn is read as it was told; a file that makes no sense is none.
+func TestOutOfTurn(t *testing.T) {
+	for what, c := range map[string]struct {
+		content string
+		want    []Read
+	}{
+		"some":            {"[[4096,8192],[0,4096]]", []Read{{4096, 8192}, {0, 4096}}},
+		"none":            {"[]", nil},
+		"half of it":      {"[[4096,8192],[0,40", nil},
+		"another thing":   {`{"a":1}`, nil},
+		"text":            {`[["a",1]]`, nil},
+		"more than it is": {"[" + strings.Repeat("[4096,8192],", maxRecord/12) + "[0,4096]]", nil},
+	} {
+		l := startLoading(t)
+		if err := os.WriteFile(filepath.Join(l.Dir(), "touched"), []byte(c.content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := l.OutOfTurn(); !slices.Equal(got, c.want) {
+			t.Errorf("%s: %v, want %v", what, got, c.want)
+		}
+	}
+	l := startLoading(t)
+	if got := l.OutOfTurn(); got != nil {
+		t.Errorf("without a file: %v", got)
+	}
+	if err := os.Symlink("/proc/self/stat", filepath.Join(l.Dir(), "touched")); err != nil {
+		t.Fatal(err)
+	}
+	if got := l.OutOfTurn(); got != nil {
+		t.Errorf("of another file: %v", got)
 	}
 }

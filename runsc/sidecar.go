@@ -87,7 +87,7 @@ type SidecarFile struct {
 	CRC32C []uint32
 }
 
-// SidecarOptions say what the sidecar may read. sidecar/checkpointgofer/options.go reads them: change both together.
+// SidecarOptions say what the sidecar may read. sidecar/gofer/options.go reads them: change both together.
 type SidecarOptions struct {
 	Version   int    // set by StartLoading
 	Status    string // set by StartLoading
@@ -95,13 +95,15 @@ type SidecarOptions struct {
 	ChunkSize int64  // bytes; a multiple of 4096
 	Parallel  int    // reads under way at once; each has a buffer of a chunk
 	Files     []SidecarFile
+	First     []int  `json:",omitempty"` // chunks of pages.img that will probably be asked for first, in order; may be wrong
+	Record    string // set by StartLoading
 }
 
 // sidecarOptionsVersion is of their format.
 const sidecarOptionsVersion = 1
 
 func (o SidecarOptions) write(dir, status string) error {
-	o.Version, o.Status = sidecarOptionsVersion, status
+	o.Version, o.Status, o.Record = sidecarOptionsVersion, status, filepath.Join(dir, recordFile)
 	data, err := json.Marshal(o)
 	if err != nil {
 		return err

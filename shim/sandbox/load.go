@@ -87,7 +87,7 @@ func (w *Workload) restoreFlat(ctx context.Context, s *snapshot.Snapshot) error 
 }
 
 func (w *Workload) startLoading(s *snapshot.Snapshot) (*loading, error) {
-	o := runsc.SidecarOptions{Directory: s.ImageDir(), ChunkSize: snapshot.ChunkSize, Parallel: loadsAtOnce()}
+	o := runsc.SidecarOptions{Directory: s.ImageDir(), ChunkSize: snapshot.ChunkSize, Parallel: loadsAtOnce(), First: s.Manifest().FirstChunks()}
 	for _, f := range s.Manifest().Files {
 		o.Files = append(o.Files, runsc.SidecarFile{Name: f.Name, Size: f.Size, CRC32C: f.CRC32C})
 	}
@@ -101,7 +101,8 @@ func (w *Workload) startLoading(s *snapshot.Snapshot) (*loading, error) {
 	return w.loading, nil
 }
 
-// loadsAtOnce is how many chunks are read at a time: what a fault waits for stands behind so many others.
+// loadsAtOnce is how many chunks are read at a time: what a fault waits for stands behind so many others. The sidecar takes fewer
+// where its control group has less of the processors.
 func loadsAtOnce() int { return min(max(2, runtime.NumCPU()), 8) }
 
 // awaitLoad sees to the memory of a restored sandbox: once all is there, the snapshot's files are needed no more. When it
@@ -121,6 +122,7 @@ func (w *Workload) awaitLoad(t *transition, l *loading) {
 		w.killSandbox(l.generation)
 		return
 	}
+	w.keepTouched(l.generation, l.snapshot, l.OutOfTurn())
 	<-t.done // it may end before the wake has
 	w.noteLoad(t, l, bytes)
 	w.loaded(l)

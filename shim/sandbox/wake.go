@@ -128,6 +128,7 @@ func (w *Workload) restoreNewest(t *transition) (detail string, err error) {
 	if err != nil {
 		return "", w.setAside(fmt.Errorf("snapshot: %w", err))
 	}
+	w.readAhead(t.ctx, s)
 	flat, why := w.loadWay(t.ctx)
 	for attempt := 1; ; attempt++ {
 		if err = w.restore(t, s, flat); err == nil {
@@ -253,12 +254,13 @@ func (w *Workload) lacks(t *transition, err error) {
 // afterRestore sees to the snapshot of a sandbox that runs: as soon as all its memory is there, nobody needs it.
 func (w *Workload) afterRestore(t *transition, s *snapshot.Snapshot) {
 	w.mu.Lock()
-	l := w.loading
+	l, generation := w.loading, w.generation
 	w.mu.Unlock()
 	if l != nil {
 		w.awaitLoad(t, l)
 		return
 	}
+	w.keepTouched(generation, s, nil)
 	w.uncache(s)
 }
 

@@ -79,6 +79,7 @@ type Workload struct {
 	ahead      *ahead              // somebody is at work on the standby; nil else
 	recent     [often]time.Time    // the latest wakes, oldest first
 	loading    *loading            // the sandbox runs, and its memory still comes; nil when all is there
+	touched    touched             // what was asked for first when it was restored
 	madeBy     string              // the version of runsc that made the sandbox
 	expected   bool                // the sandbox's end is our own doing
 	killed     bool                // by SIGKILL: it is about to end
