@@ -97,6 +97,8 @@ type StoreOptions struct {
 	Node string
 	Keep int
 	Rate int64
+	// Quota bounds what a workload's snapshots take there, in bytes; 0: nothing does.
+	Quota int64
 }
 
 func (o Options) withDefaults() Options {

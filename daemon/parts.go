@@ -42,7 +42,7 @@ func assemble(opts Options) *parts {
 	p.metrics = metrics.New(opts.Version, p.snapshot)
 	if s := opts.Store; s != nil {
 		p.upload = upload.New(upload.Options{
-			DataDir: opts.DataDir, Open: s.Open, URL: s.URL, Keys: s.Keys, Node: s.Node, Keep: s.Keep, Rate: s.Rate, Meter: p.metrics, Log: opts.Log,
+			DataDir: opts.DataDir, Open: s.Open, URL: s.URL, Keys: s.Keys, Node: s.Node, Keep: s.Keep, Rate: s.Rate, Quota: s.Quota, Meter: p.metrics, Log: opts.Log,
 		})
 	}
 	events := newEvents(p.metrics, opts.Log)

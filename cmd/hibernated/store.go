@@ -36,12 +36,17 @@ func storeOptions(cfg *config.Config, log *slog.Logger) (*daemon.StoreOptions, e
 	if err != nil {
 		return nil, err
 	}
-	name, err := os.Hostname()
+	older, err := olderKeys(cfg, key)
 	if err != nil {
-		return nil, fmt.Errorf("store: the node's name, by which it claims workloads, is not known: %w", err)
+		return nil, err
+	}
+	name, err := nodeName(cfg)
+	if err != nil {
+		return nil, err
 	}
 	o := &daemon.StoreOptions{
-		URL: cfg.Store, Keys: durable.Keyring{Current: key}, Node: name, Keep: cfg.KeepSnapshots, Rate: int64(cfg.UploadRate),
+		URL: cfg.Store, Keys: durable.Keyring{Current: key, Older: older}, Node: name, Keep: cfg.KeepSnapshots, Rate: int64(cfg.UploadRate),
+		Quota: int64(cfg.StoreQuota),
 		Open: func() (store.Store, error) { return open.URL(address) },
 	}
 	if strings.HasPrefix(address, "s3://") { // nothing is sent: an error is one of the URL
@@ -52,6 +57,42 @@ func storeOptions(cfg *config.Config, log *slog.Logger) (*daemon.StoreOptions, e
 		_ = first.Close()
 	}
 	return o, nil
+}
+
+// nodeName is this node's in the store.
+func nodeName(cfg *config.Config) (string, error) {
+	if cfg.NodeName != "" {
+		return cfg.NodeName, nil
+	}
+	name, err := os.Hostname()
+	if err != nil {
+		return "", fmt.Errorf("node-name: the host's name is not known, and this node claims workloads by it: set node-name: %w", err)
+	}
+	return name, nil
+}
+
+// olderKeys are those that snapshots may still be wrapped with.
+func olderKeys(cfg *config.Config, current durable.KeyWrapper) (all []durable.KeyWrapper, err error) {
+	for _, s := range cfg.StoreOlderKeys {
+		var key durable.KeyWrapper
+		path, command := strings.CutPrefix(s, config.CommandKeyPrefix)
+		switch {
+		case s == config.PlaintextKey:
+			key = durable.InsecurePlaintext()
+		case command:
+			key, err = durable.KeyCommand(filepath.Base(path), []string{path}, keyTimeout)
+		default:
+			key, err = durable.KeyFile(path)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("store-older-keys: %w", err)
+		}
+		if key.ID() == current.ID() {
+			return nil, fmt.Errorf("store-older-keys: %s is the current key (%s), too: name the key of before, or take it out", s, key.ID())
+		}
+		all = append(all, key)
+	}
+	return all, nil
 }
 
 // storeAddress is the URL with what other keys add to it.

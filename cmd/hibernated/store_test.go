@@ -23,6 +23,7 @@ func TestStoreOptions(t *testing.T) {
 		return path
 	}
 	good := write("good", strings.Repeat("k", 32), 0o600)
+	other := write("other", strings.Repeat("o", 32), 0o600)
 	open := write("open", strings.Repeat("k", 32), 0o644)
 	short := write("short", "too short", 0o600)
 	const s3 = "s3://bucket/prefix?endpoint=http://127.0.0.1:1"
@@ -38,6 +39,9 @@ func TestStoreOptions(t *testing.T) {
 		{`store = "` + s3 + `"` + "\nstore-key-file = \"" + dir + `/none"`, []string{"store-key-file", "is not there"}},
 		{`store = "` + s3 + `"` + "\nstore-key-file = \"" + open + `"`, []string{"store-key-file", "chmod 600"}},
 		{`store = "` + s3 + `"` + "\nstore-key-file = \"" + short + `"`, []string{"store-key-file", "head -c 32 /dev/urandom"}},
+		{`store = "` + s3 + `"` + "\nstore-key-file = \"" + good + "\"\nstore-older-keys = [\"" + other + "\", \"command:/bin/kms\", \"plaintext\"]", nil},
+		{`store = "` + s3 + `"` + "\nstore-key-file = \"" + good + "\"\nstore-older-keys = [\"" + dir + "/none\"]", []string{"store-older-keys", "is not there"}},
+		{`store = "` + s3 + `"` + "\nstore-key-file = \"" + good + "\"\nstore-older-keys = [\"" + good + "\"]", []string{"store-older-keys", "is the current key"}},
 		{`store = "s3://bucket?endpoint=ftp://x"` + "\nstore-key-file = \"" + good + `"`, []string{"store: ", "endpoint="}},
 		{`store = "s3://bucket?frob=1"` + "\nstore-key-file = \"" + good + `"`, []string{"store: ", `no key "frob"`}},
 		{`store = "` + s3 + `&credentials=env"` + "\nstore-credentials = \"aws\"\nstore-key-file = \"" + good + `"`, []string{"store-credentials", "credentials=, too"}},
@@ -63,9 +67,28 @@ func TestStoreOptions(t *testing.T) {
 		if err == nil && (o == nil) != (tc.text == "") {
 			t.Errorf("%s: options %+v", tc.text, o)
 		}
+		if o != nil && len(o.Keys.Older) != len(cfg.StoreOlderKeys) {
+			t.Errorf("%s: older keys %d", tc.text, len(o.Keys.Older))
+		}
 		if o != nil && o.Keys.Current.ID() == "plaintext" && !strings.Contains(out.String(), "not encrypted") {
 			t.Errorf("%s: nobody is told that it is in clear: %s", tc.text, &out)
 		}
+	}
+}
+
+// TestNodeName: the configured one, else the host's.
+func TestNodeName(t *testing.T) {
+	cfg := config.Default()
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := nodeName(cfg); err != nil || got != host {
+		t.Errorf("%q, %v", got, err)
+	}
+	cfg.NodeName = "rack-7"
+	if got, err := nodeName(cfg); err != nil || got != "rack-7" {
+		t.Errorf("%q, %v", got, err)
 	}
 }
 

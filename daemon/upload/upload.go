@@ -26,6 +26,8 @@ type Options struct {
 	Keep int
 	// Rate bounds what is sent, in bytes a second; 0: no bound.
 	Rate int64
+	// Quota bounds what the generations of one lineage take in the store, in bytes; 0: nothing does.
+	Quota int64
 	// Concurrent uploads and collections, each of another lineage. Default 2.
 	Concurrent int
 	// Workers hash and compress for one upload. Default: half of the cores.

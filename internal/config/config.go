@@ -133,7 +133,8 @@ type Config struct {
 	Ports            []uint16 // nil: found at hibernation; empty: none
 	OnRestoreFailure RestorePolicy
 	OnStop           StopPolicy
-	KeepSnapshots    int // in the store
+	KeepSnapshots    int           // in the store
+	DeleteAfter      time.Duration // 0: never
 	Standby          StandbyPolicy
 	WakeTimeout      time.Duration
 	ExecIdleTimeout  time.Duration // 0: an exec counts however silent it is
@@ -168,7 +169,10 @@ type Config struct {
 	StoreKeyCommand           []string
 	StoreInsecurePlaintext    bool
 	StoreCredentials, StoreCA string
+	StoreOlderKeys            []string
 	UploadRate                uint64 // bytes in a second; 0: no bound
+	StoreQuota                uint64 // bytes of a workload; 0: no bound
+	NodeName                  string // "": the host's
 
 	sources map[string]string
 }

@@ -140,6 +140,14 @@ func workloadKeys() []Key {
 			tighten: "only fewer",
 			allows:  func(node, asked int) bool { return asked <= node },
 		}.key(),
+		setting[time.Duration]{
+			name: "delete-after", scope: ScopeWorkload, codec: span(time.Second, 120*month, "never"), def: raw{"0s"},
+			field: func(c *Config) *time.Duration { return &c.DeleteAfter },
+			doc: "How long nobody may have woken a sleeper before hibernated ends it, with status 137, and deletes its snapshots, here and in the " +
+				"store; and how long snapshots of a workload that has left the node are kept in the store. What is pinned is kept. hibernatectl ls tells it before.",
+			tighten: "only sooner",
+			allows:  func(node, asked time.Duration) bool { return node == 0 || (asked != 0 && asked <= node) },
+		}.key(),
 	}, durationKeys()...)
 }
 
@@ -248,7 +256,6 @@ func pendingKeys() []Key {
 	return []Key{
 		pending("identity", "The workload's stable name across containers and nodes."),
 		pending("restore", "Which snapshot a new container may start from."),
-		pending("delete-after", "When a snapshot that nobody used may go."),
 		pending("hook-before-sleep", "A program of the workload's that runs before each hibernation."),
 		pending("hook-after-wake", "A program of the workload's that runs after each wake."),
 		pending("template", "A snapshot that many workloads start from."),

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -30,6 +31,12 @@ func storeKeys() []Key {
 			doc: "Instead of store-key-file, a program that asks a KMS: it is given wrap or unwrap as its last argument and base64 on " +
 				"standard input, and answers in base64 within 30s. Its file's name tells its key from others: don't change it.",
 		}.key(),
+		setting[[]string]{
+			name: "store-older-keys", scope: ScopeNode, codec: olderKeys, def: raw{},
+			field: func(c *Config) *[]string { return &c.StoreOlderKeys },
+			doc: "Keys that snapshots in the store may still be wrapped with, beside store-key-file or store-key-command: to read them, and for " +
+				"hibernatectl snapshots rewrap, after which they are no longer needed. Each a key file's path, command: and a program's path, or plaintext.",
+		}.key(),
 		setting[bool]{
 			name: "store-insecure-plaintext", scope: ScopeNode, codec: boolean, def: raw{"false"},
 			field: func(c *Config) *bool { return &c.StoreInsecurePlaintext },
@@ -51,6 +58,17 @@ func storeKeys() []Key {
 			name: "upload-rate", scope: ScopeNode, codec: size, def: raw{"0"},
 			field: func(c *Config) *uint64 { return &c.UploadRate },
 			doc:   "How much hibernated sends to the store in a second, on average; 0 for as much as it takes.",
+		}.key(),
+		setting[uint64]{
+			name: "store-quota", scope: ScopeNode, codec: size, def: raw{"0"},
+			field: func(c *Config) *uint64 { return &c.StoreQuota },
+			doc: "How much the snapshots of one workload may take in the store; 0 for no bound. For a new one that would take more, the " +
+				"oldest that are not pinned go first, but for the newest; when that isn't enough it is not uploaded, and hibernatectl ls says so.",
+		}.key(),
+		setting[string]{
+			name: "node-name", scope: ScopeNode, def: raw{""}, codec: text("letters, digits and ._-, or empty for the host's name", nodeName),
+			field: func(c *Config) *string { return &c.NodeName },
+			doc:   "This node's name in the store, by which it claims workloads: no two nodes that share a store may have the same, nor may it change.",
 		}.key(),
 	}
 }
@@ -88,6 +106,34 @@ var commandLine = codec[[]string]{
 	format: func(l []string) raw { return slices.Clone(raw(l)) },
 }
 
+func nodeName(s string) error {
+	if s != "" && !nodeNamePattern.MatchString(s) {
+		return errors.New("it has other characters, or more than 253")
+	}
+	return nil
+}
+
+var nodeNamePattern = regexp.MustCompile(`^[A-Za-z0-9._-]{1,253}$`)
+
+// The words of store-older-keys that are no path.
+const (
+	PlaintextKey     = "plaintext"
+	CommandKeyPrefix = "command:"
+)
+
+var olderKeys = codec[[]string]{
+	kind: `a list of absolute paths, each alone or after command:, and the word plaintext`,
+	parse: func(r raw) ([]string, error) {
+		for _, s := range r {
+			if s != PlaintextKey && !filepath.IsAbs(strings.TrimPrefix(s, CommandKeyPrefix)) {
+				return nil, fmt.Errorf("%q is not an absolute path", s)
+			}
+		}
+		return slices.Clone([]string(r)), nil
+	},
+	format: func(l []string) raw { return slices.Clone(raw(l)) },
+}
+
 // CheckStore says which keys of the durable tier contradict each other, and what to do.
 func (c *Config) CheckStore() error {
 	s3 := strings.HasPrefix(c.Store, "s3://")
@@ -103,6 +149,7 @@ func (c *Config) CheckStore() error {
 		}{
 			{"store-key-file", c.StoreKeyFile != ""}, {"store-key-command", len(c.StoreKeyCommand) > 0},
 			{"store-insecure-plaintext", c.StoreInsecurePlaintext}, {"store-credentials", c.StoreCredentials != ""}, {"store-ca", c.StoreCA != ""},
+			{"store-older-keys", len(c.StoreOlderKeys) > 0}, {"store-quota", c.StoreQuota != 0},
 		} {
 			if k.set {
 				wrong(k.name, "there is no store: set store to its URL, or take this key out")
@@ -115,6 +162,9 @@ func (c *Config) CheckStore() error {
 	}
 	if c.StoreInsecurePlaintext && keyed {
 		wrong("store-insecure-plaintext", "a key is set, too: take one of them out")
+	}
+	if slices.Contains(c.StoreOlderKeys, PlaintextKey) && !keyed {
+		wrong("store-older-keys", "plaintext stands there, and there is no other key: set store-key-file, or take it out")
 	}
 	if s3 && !keyed && !c.StoreInsecurePlaintext {
 		wrong("store-key-file", "an S3 store needs a key, or whoever reads the bucket reads all workloads' memory: make one with "+

@@ -19,6 +19,9 @@ func TestCheckStore(t *testing.T) {
 		{"store = \"s3://b?region=r\"\nstore-insecure-plaintext = true", nil},
 		{`store = "s3://b?region=r"`, []string{"store-key-file: an S3 store needs a key", "/dev/urandom", "store-insecure-plaintext"}},
 		{`store-key-file = "/k"`, []string{"store-key-file: there is no store"}},
+		{"store = \"s3://b?region=r\"\nstore-key-file = \"/k\"\nstore-older-keys = [\"/old\", \"command:/bin/kms\", \"plaintext\"]\nstore-quota = \"1GiB\"", nil},
+		{"store-older-keys = [\"/old\"]\nstore-quota = \"1GiB\"", []string{"store-older-keys: there is no store", "store-quota: there is no store"}},
+		{"store = \"s3://b\"\nstore-insecure-plaintext = true\nstore-older-keys = [\"plaintext\"]", []string{"store-older-keys: plaintext"}},
 		{`store-insecure-plaintext = true`, []string{"store-insecure-plaintext: there is no store"}},
 		{"store-credentials = \"env\"\nstore-ca = \"/ca\"", []string{"store-credentials: there is no store", "store-ca: there is no store"}},
 		{"store = \"s3://b\"\nstore-key-file = \"/k\"\nstore-key-command = [\"/k\"]", []string{"store-key-file: store-key-command is set, too"}},
@@ -40,7 +43,7 @@ func TestCheckStore(t *testing.T) {
 			}
 		}
 	}
-	for _, text := range []string{`store = "/var/copies"`, `store-key-file = "k"`, `store-key-command = ["kms"]`, `store-credentials = "me"`, `keep-snapshots = 0`} {
+	for _, text := range []string{`store = "/var/copies"`, `store-key-file = "k"`, `store-key-command = ["kms"]`, `store-credentials = "me"`, `keep-snapshots = 0`, `store-older-keys = ["old"]`, `node-name = "a/b"`, `delete-after = "5ms"`} {
 		if _, err := Load(Input{File: write(t, text)}); err == nil {
 			t.Errorf("%s is taken", text)
 		}
