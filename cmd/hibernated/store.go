@@ -47,7 +47,7 @@ func storeOptions(cfg *config.Config, log *slog.Logger) (*daemon.StoreOptions, e
 	o := &daemon.StoreOptions{
 		URL: cfg.Store, Keys: durable.Keyring{Current: key, Older: older}, Node: name, Keep: cfg.KeepSnapshots, Rate: int64(cfg.UploadRate),
 		Quota: int64(cfg.StoreQuota),
-		Open: func() (store.Store, error) { return open.URL(address) },
+		Open:  func() (store.Store, error) { return open.URL(address) },
 	}
 	if strings.HasPrefix(address, "s3://") { // nothing is sent: an error is one of the URL
 		first, err := o.Open()

@@ -42,6 +42,7 @@ type Shim interface {
 	Activity(ctx context.Context) (*shimv1.ActivityResponse, error)
 	Hibernate(ctx context.Context, req *shimv1.HibernateRequest) (*shimv1.HibernateResponse, error)
 	Wake(ctx context.Context, req *shimv1.WakeRequest) (*shimv1.WakeResponse, error)
+	EndSleeper(ctx context.Context, req *shimv1.EndSleeperRequest) (*shimv1.EndSleeperResponse, error)
 	Close() error
 }
 

@@ -74,6 +74,11 @@ func (c *Client) Lease(ctx context.Context, req *shimv1.LeaseRequest) (*shimv1.L
 	return call(ctx, c, "lease", shimv1.TTRPCShimClient.Lease, req)
 }
 
+// EndSleeper asks the shim to end a workload that nobody has woken, with its snapshot.
+func (c *Client) EndSleeper(ctx context.Context, req *shimv1.EndSleeperRequest) (*shimv1.EndSleeperResponse, error) {
+	return call(ctx, c, "end", shimv1.TTRPCShimClient.EndSleeper, req)
+}
+
 // Status asks for all that the shim tells about its workload.
 func (c *Client) Status(ctx context.Context) (*shimv1.StatusResponse, error) {
 	return call(ctx, c, "status", shimv1.TTRPCShimClient.Status, &shimv1.StatusRequest{})

@@ -114,4 +114,16 @@ func (s *Service) ExportRootfs(ctx context.Context, r *shimv1.ExportRootfsReques
 	return &shimv1.ExportRootfsResponse{LastWake: t}, nil
 }
 
+// EndSleeper ends a workload that nobody has woken.
+func (s *Service) EndSleeper(ctx context.Context, r *shimv1.EndSleeperRequest) (*shimv1.EndSleeperResponse, error) {
+	w, err := s.workloads.Workload()
+	if err != nil {
+		return nil, err
+	}
+	if err := w.EndSleeper(ctx, time.UnixMilli(r.GetAsleepSinceUnixMs())); err != nil {
+		return nil, task.Classify(err)
+	}
+	return &shimv1.EndSleeperResponse{}, nil
+}
+
 var _ shimv1.TTRPCShimService = (*Service)(nil)

@@ -26,6 +26,86 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type EndSleeperRequest struct {
+	state             protoimpl.MessageState `protogen:"open.v1"`
+	AsleepSinceUnixMs int64                  `protobuf:"varint,1,opt,name=asleep_since_unix_ms,json=asleepSinceUnixMs,proto3" json:"asleep_since_unix_ms,omitempty"` // as Status tells it
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
+}
+
+func (x *EndSleeperRequest) Reset() {
+	*x = EndSleeperRequest{}
+	mi := &file_api_shim_v1_shim_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EndSleeperRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EndSleeperRequest) ProtoMessage() {}
+
+func (x *EndSleeperRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_shim_v1_shim_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EndSleeperRequest.ProtoReflect.Descriptor instead.
+func (*EndSleeperRequest) Descriptor() ([]byte, []int) {
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *EndSleeperRequest) GetAsleepSinceUnixMs() int64 {
+	if x != nil {
+		return x.AsleepSinceUnixMs
+	}
+	return 0
+}
+
+type EndSleeperResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EndSleeperResponse) Reset() {
+	*x = EndSleeperResponse{}
+	mi := &file_api_shim_v1_shim_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EndSleeperResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EndSleeperResponse) ProtoMessage() {}
+
+func (x *EndSleeperResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_shim_v1_shim_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EndSleeperResponse.ProtoReflect.Descriptor instead.
+func (*EndSleeperResponse) Descriptor() ([]byte, []int) {
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{1}
+}
+
 type ExportRootfsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// An existing file or pipe, which the shim opens to write: as /proc/PID/fd/N it may be a descriptor of the caller's.
@@ -36,7 +116,7 @@ type ExportRootfsRequest struct {
 
 func (x *ExportRootfsRequest) Reset() {
 	*x = ExportRootfsRequest{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[0]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -48,7 +128,7 @@ func (x *ExportRootfsRequest) String() string {
 func (*ExportRootfsRequest) ProtoMessage() {}
 
 func (x *ExportRootfsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[0]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -61,7 +141,7 @@ func (x *ExportRootfsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportRootfsRequest.ProtoReflect.Descriptor instead.
 func (*ExportRootfsRequest) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{0}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *ExportRootfsRequest) GetPath() string {
@@ -81,7 +161,7 @@ type ExportRootfsResponse struct {
 
 func (x *ExportRootfsResponse) Reset() {
 	*x = ExportRootfsResponse{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[1]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -93,7 +173,7 @@ func (x *ExportRootfsResponse) String() string {
 func (*ExportRootfsResponse) ProtoMessage() {}
 
 func (x *ExportRootfsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[1]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -106,7 +186,7 @@ func (x *ExportRootfsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportRootfsResponse.ProtoReflect.Descriptor instead.
 func (*ExportRootfsResponse) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{1}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ExportRootfsResponse) GetLastWake() *Transition {
@@ -130,7 +210,7 @@ type HibernateRequest struct {
 
 func (x *HibernateRequest) Reset() {
 	*x = HibernateRequest{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[2]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -142,7 +222,7 @@ func (x *HibernateRequest) String() string {
 func (*HibernateRequest) ProtoMessage() {}
 
 func (x *HibernateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[2]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -155,7 +235,7 @@ func (x *HibernateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HibernateRequest.ProtoReflect.Descriptor instead.
 func (*HibernateRequest) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{2}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *HibernateRequest) GetReason() string {
@@ -189,7 +269,7 @@ type HibernateResponse struct {
 
 func (x *HibernateResponse) Reset() {
 	*x = HibernateResponse{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[3]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -201,7 +281,7 @@ func (x *HibernateResponse) String() string {
 func (*HibernateResponse) ProtoMessage() {}
 
 func (x *HibernateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[3]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -214,7 +294,7 @@ func (x *HibernateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HibernateResponse.ProtoReflect.Descriptor instead.
 func (*HibernateResponse) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{3}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *HibernateResponse) GetTransition() *Transition {
@@ -243,7 +323,7 @@ type WakeRequest struct {
 
 func (x *WakeRequest) Reset() {
 	*x = WakeRequest{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[4]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -255,7 +335,7 @@ func (x *WakeRequest) String() string {
 func (*WakeRequest) ProtoMessage() {}
 
 func (x *WakeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[4]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -268,7 +348,7 @@ func (x *WakeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WakeRequest.ProtoReflect.Descriptor instead.
 func (*WakeRequest) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{4}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *WakeRequest) GetReason() string {
@@ -294,7 +374,7 @@ type WakeResponse struct {
 
 func (x *WakeResponse) Reset() {
 	*x = WakeResponse{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[5]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -306,7 +386,7 @@ func (x *WakeResponse) String() string {
 func (*WakeResponse) ProtoMessage() {}
 
 func (x *WakeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[5]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -319,7 +399,7 @@ func (x *WakeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WakeResponse.ProtoReflect.Descriptor instead.
 func (*WakeResponse) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{5}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *WakeResponse) GetTransition() *Transition {
@@ -347,7 +427,7 @@ type Transition struct {
 
 func (x *Transition) Reset() {
 	*x = Transition{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[6]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -359,7 +439,7 @@ func (x *Transition) String() string {
 func (*Transition) ProtoMessage() {}
 
 func (x *Transition) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[6]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -372,7 +452,7 @@ func (x *Transition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transition.ProtoReflect.Descriptor instead.
 func (*Transition) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{6}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Transition) GetId() string {
@@ -450,7 +530,7 @@ type Step struct {
 
 func (x *Step) Reset() {
 	*x = Step{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[7]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -462,7 +542,7 @@ func (x *Step) String() string {
 func (*Step) ProtoMessage() {}
 
 func (x *Step) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[7]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -475,7 +555,7 @@ func (x *Step) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Step.ProtoReflect.Descriptor instead.
 func (*Step) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{7}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Step) GetName() string {
@@ -513,7 +593,7 @@ type Rung struct {
 
 func (x *Rung) Reset() {
 	*x = Rung{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[8]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -525,7 +605,7 @@ func (x *Rung) String() string {
 func (*Rung) ProtoMessage() {}
 
 func (x *Rung) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[8]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -538,7 +618,7 @@ func (x *Rung) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rung.ProtoReflect.Descriptor instead.
 func (*Rung) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{8}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Rung) GetName() string {
@@ -584,7 +664,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[9]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -596,7 +676,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[9]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -609,7 +689,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{9}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{11}
 }
 
 type StatusResponse struct {
@@ -650,7 +730,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[10]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -662,7 +742,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[10]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -675,7 +755,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{10}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *StatusResponse) GetNamespace() string {
@@ -871,7 +951,7 @@ type Limits struct {
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[11]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -883,7 +963,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[11]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -896,7 +976,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{11}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Limits) GetHoldMs() int64 {
@@ -924,7 +1004,7 @@ type Container struct {
 
 func (x *Container) Reset() {
 	*x = Container{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[12]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -936,7 +1016,7 @@ func (x *Container) String() string {
 func (*Container) ProtoMessage() {}
 
 func (x *Container) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[12]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -949,7 +1029,7 @@ func (x *Container) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Container.ProtoReflect.Descriptor instead.
 func (*Container) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{12}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Container) GetId() string {
@@ -983,7 +1063,7 @@ type Reason struct {
 
 func (x *Reason) Reset() {
 	*x = Reason{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[13]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -995,7 +1075,7 @@ func (x *Reason) String() string {
 func (*Reason) ProtoMessage() {}
 
 func (x *Reason) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[13]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1008,7 +1088,7 @@ func (x *Reason) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reason.ProtoReflect.Descriptor instead.
 func (*Reason) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{13}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Reason) GetCode() string {
@@ -1036,7 +1116,7 @@ type Setting struct {
 
 func (x *Setting) Reset() {
 	*x = Setting{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[14]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1048,7 +1128,7 @@ func (x *Setting) String() string {
 func (*Setting) ProtoMessage() {}
 
 func (x *Setting) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[14]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1061,7 +1141,7 @@ func (x *Setting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Setting.ProtoReflect.Descriptor instead.
 func (*Setting) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{14}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Setting) GetKey() string {
@@ -1093,7 +1173,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[15]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1105,7 +1185,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[15]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1118,7 +1198,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{15}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{17}
 }
 
 type Event struct {
@@ -1133,7 +1213,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[16]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1145,7 +1225,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[16]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1158,7 +1238,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{16}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Event) GetTimeUnixMs() int64 {
@@ -1197,7 +1277,7 @@ type ActivityRequest struct {
 
 func (x *ActivityRequest) Reset() {
 	*x = ActivityRequest{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[17]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1209,7 +1289,7 @@ func (x *ActivityRequest) String() string {
 func (*ActivityRequest) ProtoMessage() {}
 
 func (x *ActivityRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[17]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1222,7 +1302,7 @@ func (x *ActivityRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ActivityRequest.ProtoReflect.Descriptor instead.
 func (*ActivityRequest) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{17}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{19}
 }
 
 type ActivityResponse struct {
@@ -1250,7 +1330,7 @@ type ActivityResponse struct {
 
 func (x *ActivityResponse) Reset() {
 	*x = ActivityResponse{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[18]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1262,7 +1342,7 @@ func (x *ActivityResponse) String() string {
 func (*ActivityResponse) ProtoMessage() {}
 
 func (x *ActivityResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[18]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1275,7 +1355,7 @@ func (x *ActivityResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ActivityResponse.ProtoReflect.Descriptor instead.
 func (*ActivityResponse) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{18}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ActivityResponse) GetState() string {
@@ -1386,7 +1466,7 @@ type LeaseRequest struct {
 
 func (x *LeaseRequest) Reset() {
 	*x = LeaseRequest{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[19]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1398,7 +1478,7 @@ func (x *LeaseRequest) String() string {
 func (*LeaseRequest) ProtoMessage() {}
 
 func (x *LeaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[19]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1411,7 +1491,7 @@ func (x *LeaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseRequest.ProtoReflect.Descriptor instead.
 func (*LeaseRequest) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{19}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *LeaseRequest) GetName() string {
@@ -1438,7 +1518,7 @@ type LeaseInfo struct {
 
 func (x *LeaseInfo) Reset() {
 	*x = LeaseInfo{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[20]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1450,7 +1530,7 @@ func (x *LeaseInfo) String() string {
 func (*LeaseInfo) ProtoMessage() {}
 
 func (x *LeaseInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[20]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1463,7 +1543,7 @@ func (x *LeaseInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseInfo.ProtoReflect.Descriptor instead.
 func (*LeaseInfo) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{20}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *LeaseInfo) GetName() string {
@@ -1489,7 +1569,7 @@ type LeaseResponse struct {
 
 func (x *LeaseResponse) Reset() {
 	*x = LeaseResponse{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[21]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1501,7 +1581,7 @@ func (x *LeaseResponse) String() string {
 func (*LeaseResponse) ProtoMessage() {}
 
 func (x *LeaseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[21]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1514,7 +1594,7 @@ func (x *LeaseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseResponse.ProtoReflect.Descriptor instead.
 func (*LeaseResponse) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{21}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *LeaseResponse) GetLeases() []*LeaseInfo {
@@ -1528,7 +1608,10 @@ var File_api_shim_v1_shim_proto protoreflect.FileDescriptor
 
 const file_api_shim_v1_shim_proto_rawDesc = "" +
 	"\n" +
-	"\x16api/shim/v1/shim.proto\x12\x11hibernate.shim.v1\")\n" +
+	"\x16api/shim/v1/shim.proto\x12\x11hibernate.shim.v1\"D\n" +
+	"\x11EndSleeperRequest\x12/\n" +
+	"\x14asleep_since_unix_ms\x18\x01 \x01(\x03R\x11asleepSinceUnixMs\"\x14\n" +
+	"\x12EndSleeperResponse\")\n" +
 	"\x13ExportRootfsRequest\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\"R\n" +
 	"\x14ExportRootfsResponse\x12:\n" +
@@ -1657,7 +1740,7 @@ const file_api_shim_v1_shim_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12&\n" +
 	"\x0fexpires_unix_ms\x18\x02 \x01(\x03R\rexpiresUnixMs\"E\n" +
 	"\rLeaseResponse\x124\n" +
-	"\x06leases\x18\x01 \x03(\v2\x1c.hibernate.shim.v1.LeaseInfoR\x06leases2\xbe\x04\n" +
+	"\x06leases\x18\x01 \x03(\v2\x1c.hibernate.shim.v1.LeaseInfoR\x06leases2\x99\x05\n" +
 	"\x04Shim\x12V\n" +
 	"\tHibernate\x12#.hibernate.shim.v1.HibernateRequest\x1a$.hibernate.shim.v1.HibernateResponse\x12G\n" +
 	"\x04Wake\x12\x1e.hibernate.shim.v1.WakeRequest\x1a\x1f.hibernate.shim.v1.WakeResponse\x12M\n" +
@@ -1665,7 +1748,9 @@ const file_api_shim_v1_shim_proto_rawDesc = "" +
 	"\x05Watch\x12\x1f.hibernate.shim.v1.WatchRequest\x1a\x18.hibernate.shim.v1.Event0\x01\x12S\n" +
 	"\bActivity\x12\".hibernate.shim.v1.ActivityRequest\x1a#.hibernate.shim.v1.ActivityResponse\x12J\n" +
 	"\x05Lease\x12\x1f.hibernate.shim.v1.LeaseRequest\x1a .hibernate.shim.v1.LeaseResponse\x12_\n" +
-	"\fExportRootfs\x12&.hibernate.shim.v1.ExportRootfsRequest\x1a'.hibernate.shim.v1.ExportRootfsResponseB;Z9github.com/hibernate-runtime/hibernate/api/shim/v1;shimv1b\x06proto3"
+	"\fExportRootfs\x12&.hibernate.shim.v1.ExportRootfsRequest\x1a'.hibernate.shim.v1.ExportRootfsResponse\x12Y\n" +
+	"\n" +
+	"EndSleeper\x12$.hibernate.shim.v1.EndSleeperRequest\x1a%.hibernate.shim.v1.EndSleeperResponseB;Z9github.com/hibernate-runtime/hibernate/api/shim/v1;shimv1b\x06proto3"
 
 var (
 	file_api_shim_v1_shim_proto_rawDescOnce sync.Once
@@ -1679,65 +1764,69 @@ func file_api_shim_v1_shim_proto_rawDescGZIP() []byte {
 	return file_api_shim_v1_shim_proto_rawDescData
 }
 
-var file_api_shim_v1_shim_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_api_shim_v1_shim_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_api_shim_v1_shim_proto_goTypes = []any{
-	(*ExportRootfsRequest)(nil),  // 0: hibernate.shim.v1.ExportRootfsRequest
-	(*ExportRootfsResponse)(nil), // 1: hibernate.shim.v1.ExportRootfsResponse
-	(*HibernateRequest)(nil),     // 2: hibernate.shim.v1.HibernateRequest
-	(*HibernateResponse)(nil),    // 3: hibernate.shim.v1.HibernateResponse
-	(*WakeRequest)(nil),          // 4: hibernate.shim.v1.WakeRequest
-	(*WakeResponse)(nil),         // 5: hibernate.shim.v1.WakeResponse
-	(*Transition)(nil),           // 6: hibernate.shim.v1.Transition
-	(*Step)(nil),                 // 7: hibernate.shim.v1.Step
-	(*Rung)(nil),                 // 8: hibernate.shim.v1.Rung
-	(*StatusRequest)(nil),        // 9: hibernate.shim.v1.StatusRequest
-	(*StatusResponse)(nil),       // 10: hibernate.shim.v1.StatusResponse
-	(*Limits)(nil),               // 11: hibernate.shim.v1.Limits
-	(*Container)(nil),            // 12: hibernate.shim.v1.Container
-	(*Reason)(nil),               // 13: hibernate.shim.v1.Reason
-	(*Setting)(nil),              // 14: hibernate.shim.v1.Setting
-	(*WatchRequest)(nil),         // 15: hibernate.shim.v1.WatchRequest
-	(*Event)(nil),                // 16: hibernate.shim.v1.Event
-	(*ActivityRequest)(nil),      // 17: hibernate.shim.v1.ActivityRequest
-	(*ActivityResponse)(nil),     // 18: hibernate.shim.v1.ActivityResponse
-	(*LeaseRequest)(nil),         // 19: hibernate.shim.v1.LeaseRequest
-	(*LeaseInfo)(nil),            // 20: hibernate.shim.v1.LeaseInfo
-	(*LeaseResponse)(nil),        // 21: hibernate.shim.v1.LeaseResponse
+	(*EndSleeperRequest)(nil),    // 0: hibernate.shim.v1.EndSleeperRequest
+	(*EndSleeperResponse)(nil),   // 1: hibernate.shim.v1.EndSleeperResponse
+	(*ExportRootfsRequest)(nil),  // 2: hibernate.shim.v1.ExportRootfsRequest
+	(*ExportRootfsResponse)(nil), // 3: hibernate.shim.v1.ExportRootfsResponse
+	(*HibernateRequest)(nil),     // 4: hibernate.shim.v1.HibernateRequest
+	(*HibernateResponse)(nil),    // 5: hibernate.shim.v1.HibernateResponse
+	(*WakeRequest)(nil),          // 6: hibernate.shim.v1.WakeRequest
+	(*WakeResponse)(nil),         // 7: hibernate.shim.v1.WakeResponse
+	(*Transition)(nil),           // 8: hibernate.shim.v1.Transition
+	(*Step)(nil),                 // 9: hibernate.shim.v1.Step
+	(*Rung)(nil),                 // 10: hibernate.shim.v1.Rung
+	(*StatusRequest)(nil),        // 11: hibernate.shim.v1.StatusRequest
+	(*StatusResponse)(nil),       // 12: hibernate.shim.v1.StatusResponse
+	(*Limits)(nil),               // 13: hibernate.shim.v1.Limits
+	(*Container)(nil),            // 14: hibernate.shim.v1.Container
+	(*Reason)(nil),               // 15: hibernate.shim.v1.Reason
+	(*Setting)(nil),              // 16: hibernate.shim.v1.Setting
+	(*WatchRequest)(nil),         // 17: hibernate.shim.v1.WatchRequest
+	(*Event)(nil),                // 18: hibernate.shim.v1.Event
+	(*ActivityRequest)(nil),      // 19: hibernate.shim.v1.ActivityRequest
+	(*ActivityResponse)(nil),     // 20: hibernate.shim.v1.ActivityResponse
+	(*LeaseRequest)(nil),         // 21: hibernate.shim.v1.LeaseRequest
+	(*LeaseInfo)(nil),            // 22: hibernate.shim.v1.LeaseInfo
+	(*LeaseResponse)(nil),        // 23: hibernate.shim.v1.LeaseResponse
 }
 var file_api_shim_v1_shim_proto_depIdxs = []int32{
-	6,  // 0: hibernate.shim.v1.ExportRootfsResponse.last_wake:type_name -> hibernate.shim.v1.Transition
-	6,  // 1: hibernate.shim.v1.HibernateResponse.transition:type_name -> hibernate.shim.v1.Transition
-	6,  // 2: hibernate.shim.v1.WakeResponse.transition:type_name -> hibernate.shim.v1.Transition
-	7,  // 3: hibernate.shim.v1.Transition.steps:type_name -> hibernate.shim.v1.Step
-	8,  // 4: hibernate.shim.v1.Transition.ladder:type_name -> hibernate.shim.v1.Rung
-	12, // 5: hibernate.shim.v1.StatusResponse.containers:type_name -> hibernate.shim.v1.Container
-	13, // 6: hibernate.shim.v1.StatusResponse.blockers:type_name -> hibernate.shim.v1.Reason
-	6,  // 7: hibernate.shim.v1.StatusResponse.last_hibernate:type_name -> hibernate.shim.v1.Transition
-	6,  // 8: hibernate.shim.v1.StatusResponse.last_wake:type_name -> hibernate.shim.v1.Transition
-	14, // 9: hibernate.shim.v1.StatusResponse.settings:type_name -> hibernate.shim.v1.Setting
-	11, // 10: hibernate.shim.v1.StatusResponse.limits:type_name -> hibernate.shim.v1.Limits
-	8,  // 11: hibernate.shim.v1.StatusResponse.mended:type_name -> hibernate.shim.v1.Rung
-	6,  // 12: hibernate.shim.v1.Event.transition:type_name -> hibernate.shim.v1.Transition
-	10, // 13: hibernate.shim.v1.Event.status:type_name -> hibernate.shim.v1.StatusResponse
-	20, // 14: hibernate.shim.v1.ActivityResponse.leases:type_name -> hibernate.shim.v1.LeaseInfo
-	13, // 15: hibernate.shim.v1.ActivityResponse.blockers:type_name -> hibernate.shim.v1.Reason
-	20, // 16: hibernate.shim.v1.LeaseResponse.leases:type_name -> hibernate.shim.v1.LeaseInfo
-	2,  // 17: hibernate.shim.v1.Shim.Hibernate:input_type -> hibernate.shim.v1.HibernateRequest
-	4,  // 18: hibernate.shim.v1.Shim.Wake:input_type -> hibernate.shim.v1.WakeRequest
-	9,  // 19: hibernate.shim.v1.Shim.Status:input_type -> hibernate.shim.v1.StatusRequest
-	15, // 20: hibernate.shim.v1.Shim.Watch:input_type -> hibernate.shim.v1.WatchRequest
-	17, // 21: hibernate.shim.v1.Shim.Activity:input_type -> hibernate.shim.v1.ActivityRequest
-	19, // 22: hibernate.shim.v1.Shim.Lease:input_type -> hibernate.shim.v1.LeaseRequest
-	0,  // 23: hibernate.shim.v1.Shim.ExportRootfs:input_type -> hibernate.shim.v1.ExportRootfsRequest
-	3,  // 24: hibernate.shim.v1.Shim.Hibernate:output_type -> hibernate.shim.v1.HibernateResponse
-	5,  // 25: hibernate.shim.v1.Shim.Wake:output_type -> hibernate.shim.v1.WakeResponse
-	10, // 26: hibernate.shim.v1.Shim.Status:output_type -> hibernate.shim.v1.StatusResponse
-	16, // 27: hibernate.shim.v1.Shim.Watch:output_type -> hibernate.shim.v1.Event
-	18, // 28: hibernate.shim.v1.Shim.Activity:output_type -> hibernate.shim.v1.ActivityResponse
-	21, // 29: hibernate.shim.v1.Shim.Lease:output_type -> hibernate.shim.v1.LeaseResponse
-	1,  // 30: hibernate.shim.v1.Shim.ExportRootfs:output_type -> hibernate.shim.v1.ExportRootfsResponse
-	24, // [24:31] is the sub-list for method output_type
-	17, // [17:24] is the sub-list for method input_type
+	8,  // 0: hibernate.shim.v1.ExportRootfsResponse.last_wake:type_name -> hibernate.shim.v1.Transition
+	8,  // 1: hibernate.shim.v1.HibernateResponse.transition:type_name -> hibernate.shim.v1.Transition
+	8,  // 2: hibernate.shim.v1.WakeResponse.transition:type_name -> hibernate.shim.v1.Transition
+	9,  // 3: hibernate.shim.v1.Transition.steps:type_name -> hibernate.shim.v1.Step
+	10, // 4: hibernate.shim.v1.Transition.ladder:type_name -> hibernate.shim.v1.Rung
+	14, // 5: hibernate.shim.v1.StatusResponse.containers:type_name -> hibernate.shim.v1.Container
+	15, // 6: hibernate.shim.v1.StatusResponse.blockers:type_name -> hibernate.shim.v1.Reason
+	8,  // 7: hibernate.shim.v1.StatusResponse.last_hibernate:type_name -> hibernate.shim.v1.Transition
+	8,  // 8: hibernate.shim.v1.StatusResponse.last_wake:type_name -> hibernate.shim.v1.Transition
+	16, // 9: hibernate.shim.v1.StatusResponse.settings:type_name -> hibernate.shim.v1.Setting
+	13, // 10: hibernate.shim.v1.StatusResponse.limits:type_name -> hibernate.shim.v1.Limits
+	10, // 11: hibernate.shim.v1.StatusResponse.mended:type_name -> hibernate.shim.v1.Rung
+	8,  // 12: hibernate.shim.v1.Event.transition:type_name -> hibernate.shim.v1.Transition
+	12, // 13: hibernate.shim.v1.Event.status:type_name -> hibernate.shim.v1.StatusResponse
+	22, // 14: hibernate.shim.v1.ActivityResponse.leases:type_name -> hibernate.shim.v1.LeaseInfo
+	15, // 15: hibernate.shim.v1.ActivityResponse.blockers:type_name -> hibernate.shim.v1.Reason
+	22, // 16: hibernate.shim.v1.LeaseResponse.leases:type_name -> hibernate.shim.v1.LeaseInfo
+	4,  // 17: hibernate.shim.v1.Shim.Hibernate:input_type -> hibernate.shim.v1.HibernateRequest
+	6,  // 18: hibernate.shim.v1.Shim.Wake:input_type -> hibernate.shim.v1.WakeRequest
+	11, // 19: hibernate.shim.v1.Shim.Status:input_type -> hibernate.shim.v1.StatusRequest
+	17, // 20: hibernate.shim.v1.Shim.Watch:input_type -> hibernate.shim.v1.WatchRequest
+	19, // 21: hibernate.shim.v1.Shim.Activity:input_type -> hibernate.shim.v1.ActivityRequest
+	21, // 22: hibernate.shim.v1.Shim.Lease:input_type -> hibernate.shim.v1.LeaseRequest
+	2,  // 23: hibernate.shim.v1.Shim.ExportRootfs:input_type -> hibernate.shim.v1.ExportRootfsRequest
+	0,  // 24: hibernate.shim.v1.Shim.EndSleeper:input_type -> hibernate.shim.v1.EndSleeperRequest
+	5,  // 25: hibernate.shim.v1.Shim.Hibernate:output_type -> hibernate.shim.v1.HibernateResponse
+	7,  // 26: hibernate.shim.v1.Shim.Wake:output_type -> hibernate.shim.v1.WakeResponse
+	12, // 27: hibernate.shim.v1.Shim.Status:output_type -> hibernate.shim.v1.StatusResponse
+	18, // 28: hibernate.shim.v1.Shim.Watch:output_type -> hibernate.shim.v1.Event
+	20, // 29: hibernate.shim.v1.Shim.Activity:output_type -> hibernate.shim.v1.ActivityResponse
+	23, // 30: hibernate.shim.v1.Shim.Lease:output_type -> hibernate.shim.v1.LeaseResponse
+	3,  // 31: hibernate.shim.v1.Shim.ExportRootfs:output_type -> hibernate.shim.v1.ExportRootfsResponse
+	1,  // 32: hibernate.shim.v1.Shim.EndSleeper:output_type -> hibernate.shim.v1.EndSleeperResponse
+	25, // [25:33] is the sub-list for method output_type
+	17, // [17:25] is the sub-list for method input_type
 	17, // [17:17] is the sub-list for extension type_name
 	17, // [17:17] is the sub-list for extension extendee
 	0,  // [0:17] is the sub-list for field type_name
@@ -1748,15 +1837,15 @@ func file_api_shim_v1_shim_proto_init() {
 	if File_api_shim_v1_shim_proto != nil {
 		return
 	}
-	file_api_shim_v1_shim_proto_msgTypes[2].OneofWrappers = []any{}
-	file_api_shim_v1_shim_proto_msgTypes[10].OneofWrappers = []any{}
+	file_api_shim_v1_shim_proto_msgTypes[4].OneofWrappers = []any{}
+	file_api_shim_v1_shim_proto_msgTypes[12].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_shim_v1_shim_proto_rawDesc), len(file_api_shim_v1_shim_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   22,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -15,6 +15,7 @@ type TTRPCShimService interface {
 	Activity(context.Context, *ActivityRequest) (*ActivityResponse, error)
 	Lease(context.Context, *LeaseRequest) (*LeaseResponse, error)
 	ExportRootfs(context.Context, *ExportRootfsRequest) (*ExportRootfsResponse, error)
+	EndSleeper(context.Context, *EndSleeperRequest) (*EndSleeperResponse, error)
 }
 
 type TTRPCShim_WatchServer interface {
@@ -75,6 +76,13 @@ func RegisterTTRPCShimService(srv *ttrpc.Server, svc TTRPCShimService) {
 				}
 				return svc.ExportRootfs(ctx, &req)
 			},
+			"EndSleeper": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req EndSleeperRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.EndSleeper(ctx, &req)
+			},
 		},
 		Streams: map[string]ttrpc.Stream{
 			"Watch": {
@@ -100,6 +108,7 @@ type TTRPCShimClient interface {
 	Activity(context.Context, *ActivityRequest) (*ActivityResponse, error)
 	Lease(context.Context, *LeaseRequest) (*LeaseResponse, error)
 	ExportRootfs(context.Context, *ExportRootfsRequest) (*ExportRootfsResponse, error)
+	EndSleeper(context.Context, *EndSleeperRequest) (*EndSleeperResponse, error)
 }
 
 type ttrpcshimClient struct {
@@ -184,6 +193,14 @@ func (c *ttrpcshimClient) Lease(ctx context.Context, req *LeaseRequest) (*LeaseR
 func (c *ttrpcshimClient) ExportRootfs(ctx context.Context, req *ExportRootfsRequest) (*ExportRootfsResponse, error) {
 	var resp ExportRootfsResponse
 	if err := c.client.Call(ctx, "hibernate.shim.v1.Shim", "ExportRootfs", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *ttrpcshimClient) EndSleeper(ctx context.Context, req *EndSleeperRequest) (*EndSleeperResponse, error) {
+	var resp EndSleeperResponse
+	if err := c.client.Call(ctx, "hibernate.shim.v1.Shim", "EndSleeper", req, &resp); err != nil {
 		return nil, err
 	}
 	return &resp, nil

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"google.golang.org/protobuf/proto"
 
@@ -95,6 +96,19 @@ func (s service) Activity(ctx context.Context, _ *shimv1.ActivityRequest) (*shim
 		return nil, errgrpc.ToGRPC(s.unmeasured)
 	}
 	return proto.CloneOf(s.activity), nil
+}
+
+func (s service) EndSleeper(ctx context.Context, req *shimv1.EndSleeperRequest) (*shimv1.EndSleeperResponse, error) {
+	if err := s.hung(ctx); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.status.GetState() != "asleep" || s.status.GetStateSinceUnixMs() != req.GetAsleepSinceUnixMs() {
+		return nil, errgrpc.ToGRPCf(errdefs.ErrFailedPrecondition, "it has been woken")
+	}
+	s.ends = append(s.ends, req)
+	return &shimv1.EndSleeperResponse{}, nil
 }
 
 // exported is what ExportRootfs writes in place of an archive.

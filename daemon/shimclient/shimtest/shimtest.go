@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -36,6 +37,7 @@ type Shim struct {
 	hang         chan struct{} // guarded by mu; not nil while it hangs
 	wakes        []*shimv1.WakeRequest
 	hibernations []*shimv1.HibernateRequest
+	ends         []*shimv1.EndSleeperRequest
 	samples      int
 	unmeasured   error                                  // guarded by mu; what Activity answers
 	run          map[string]func(context.Context) error // guarded by mu; by kind of transition
@@ -254,4 +256,11 @@ func (s *Shim) keep(t *shimv1.Transition) {
 	} else {
 		s.status.LastHibernate = t
 	}
+}
+
+// Ends are the requests to end the sleeper that were granted.
+func (s *Shim) Ends() []*shimv1.EndSleeperRequest {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.ends)
 }
