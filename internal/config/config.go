@@ -133,6 +133,7 @@ type Config struct {
 	Ports            []uint16 // nil: found at hibernation; empty: none
 	OnRestoreFailure RestorePolicy
 	OnStop           StopPolicy
+	RestoreOlder     bool
 	KeepSnapshots    int           // in the store
 	DeleteAfter      time.Duration // 0: never
 	Standby          StandbyPolicy

@@ -127,6 +127,13 @@ func workloadKeys() []Key {
 			doc: "When no snapshot can be restored: cold starts from the image, block waits for a person. " +
 				"The snapshot is kept and told either way.",
 		}.key(),
+		setting[bool]{
+			name: "restore-older", scope: ScopeWorkload, codec: boolean, def: raw{"false"},
+			field: func(c *Config) *bool { return &c.RestoreOlder },
+			doc: "When the newest snapshot can be restored neither from the node nor from the store: whether an older one of the store is, before " +
+				"on-restore-failure applies. What came after it is lost to the workload then; it is kept, and told. " +
+				"hibernatectl wake --from does the same once, by request.",
+		}.key(),
 		setting[StopPolicy]{
 			name: "on-stop", scope: ScopeWorkload, codec: choice(StopSignal, StopExit), def: raw{"signal"},
 			field: func(c *Config) *StopPolicy { return &c.OnStop },
