@@ -45,7 +45,13 @@ func (a *app) control(name string) string {
 // hold has reads of the last quarter of the memory wait, until the returned function is called.
 func (a *app) hold() (release func()) {
 	a.Helper()
-	path := a.control("hold")
+	return a.order("hold")
+}
+
+// order has the held sidecar's disk do something, until the returned function is called.
+func (a *app) order(what string) (release func()) {
+	a.Helper()
+	path := a.control(what)
 	a.must(os.WriteFile(path, nil, 0o600))
 	release = func() {
 		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {

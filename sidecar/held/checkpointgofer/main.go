@@ -1,8 +1,10 @@
-// Checkpointgofer, as tests use it: the disk is as slow and as bad as files in the workload's directory say. From the last
-// quarter of pages.img on a read
+// Checkpointgofer, as tests use it: the disk is as slow and as bad as files in the workload's directory say. A read of
+// pages.img
 //
-//	hold    waits while this file is there
-//	fail    fails while this file is there
+//	hold      waits while this file is there, in the last quarter
+//	hold-all  waits while this file is there
+//	slow      takes some milliseconds while this file is there
+//	fail      fails while this file is there, in the last quarter
 package main
 
 import (
@@ -45,6 +47,12 @@ type blob struct {
 }
 
 func (b blob) ReadAt(p []byte, off int64) (int, error) {
+	for b.told("hold-all") {
+		time.Sleep(2 * time.Millisecond)
+	}
+	if b.told("slow") {
+		time.Sleep(7 * time.Millisecond)
+	}
 	if off >= b.from {
 		for b.told("hold") {
 			time.Sleep(2 * time.Millisecond)
