@@ -32,6 +32,8 @@ type Loading struct {
 	bytes int64
 	err   error
 	over  bool // done is closed
+	mends int
+	mend  string // the first
 }
 
 // LoadError says why memory could not be loaded.
@@ -159,6 +161,8 @@ func (l *Loading) listen() {
 		switch e.Event {
 		case "started":
 			l.started(e.Pid)
+		case "mended":
+			l.noteMend(e)
 		case "loaded":
 			l.finish(e.Bytes, nil)
 		case "left":
@@ -178,6 +182,23 @@ func (l *Loading) started(pid int) {
 		l.pid = os.NewFile(uintptr(fd), "sidecar")
 	}
 	l.letGo()
+}
+
+// noteMend counts a chunk that was read from elsewhere.
+func (l *Loading) noteMend(e loadEvent) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mends++; l.mends == 1 {
+		l.mend = e.Reason
+	}
+}
+
+// Mended tells how many chunks were wrong where they should be, or could not be read, and came from elsewhere, and what was wrong with
+// the first.
+func (l *Loading) Mended() (chunks int, first string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mends, l.mend
 }
 
 // letGo lets the events end with who writes them. The caller holds l.mu.

@@ -97,6 +97,17 @@ type SidecarOptions struct {
 	Files     []SidecarFile
 	First     []int  `json:",omitempty"` // chunks of pages.img that will probably be asked for first, in order; may be wrong
 	Record    string // set by StartLoading
+
+	Remote *SidecarRemote `json:",omitempty"` // where the same files are, too; nil: nowhere
+}
+
+// SidecarRemote is a place that the node's daemon serves, package api/pages. A chunk that is wrong in the directory, or can't be read,
+// is read from there.
+type SidecarRemote struct {
+	Socket     string // absolute
+	Ticket     string
+	PatienceMs int64    // how long a daemon that is gone, or can't answer, is asked again
+	Only       []string `json:",omitempty"` // files that are not in the directory
 }
 
 // sidecarOptionsVersion is of their format.

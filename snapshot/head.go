@@ -52,6 +52,9 @@ type Head struct {
 	// Containerd is the socket of the containerd that runs it: whom to ask
 	// whether the container still exists.
 	Containerd string `json:"containerd,omitempty"`
+	// Restored is the snapshot that the workload went on from when that was
+	// not the one of Sequence. 0: it was. A commit ends it.
+	Restored uint64 `json:"restored,omitempty"`
 	// Generations lists older committed sequences that are kept, newest
 	// first. Reserved: version 1 of the local tier keeps none.
 	Generations []uint64 `json:"generations,omitempty"`

@@ -36,13 +36,15 @@ func (l *Local) Begin(ctx context.Context) (*Incoming, error) {
 	if err != nil {
 		return nil, fmt.Errorf("begin snapshot: %w", err)
 	}
-	if err := l.throwAway(incomingDir); err != nil {
-		return nil, fmt.Errorf("begin snapshot: %w", err)
+	for _, name := range []string{incomingDir, fetchedDir} {
+		if err := l.throwAway(name); err != nil {
+			return nil, fmt.Errorf("begin snapshot: %w", err)
+		}
 	}
 	if err := l.at("begin"); err != nil {
 		return nil, fmt.Errorf("begin snapshot: %w", err)
 	}
-	in := &Incoming{l: l, sequence: seq, parent: h.Sequence, lineage: h.Lineage}
+	in := &Incoming{l: l, sequence: seq, parent: cmp.Or(h.Restored, h.Sequence), lineage: h.Lineage}
 	if err := os.MkdirAll(in.ImageDir(), 0o700); err != nil {
 		return nil, errors.Join(fmt.Errorf("begin snapshot: %w", spaceError(err)), in.Discard())
 	}

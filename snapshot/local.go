@@ -103,6 +103,24 @@ func (l *Local) Head() (Head, error) { return readHead(l.dir) }
 // can't be read is not overwritten. It needs no free space where there is a
 // head: a full disk keeps no workload from waking.
 func (l *Local) SetState(ctx context.Context, s State) error {
+	return l.setState(ctx, s, func(*Head) {})
+}
+
+// SetRestored is SetState(Awake) of a workload that goes on from a snapshot
+// which is not that of the head: an older one, or one from elsewhere, above
+// which the next is counted then. It stays of its lineage where the head was
+// lost.
+func (l *Local) SetRestored(ctx context.Context, m Manifest) error {
+	return l.setState(ctx, Awake, func(h *Head) {
+		sequence := m.Sequence
+		h.Lineage = cmp.Or(m.Lineage, h.Lineage)
+		if h.Sequence = max(h.Sequence, sequence); h.Sequence != sequence {
+			h.Restored = sequence
+		}
+	})
+}
+
+func (l *Local) setState(ctx context.Context, s State, change func(*Head)) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("set state %s: %w", s, err)
 	}
@@ -110,7 +128,8 @@ func (l *Local) SetState(ctx context.Context, s State) error {
 	if err != nil {
 		return fmt.Errorf("set state %s: %w", s, err)
 	}
-	h.State, h.Time = s, l.now().UTC()
+	h.State, h.Time, h.Restored = s, l.now().UTC(), 0
+	change(&h)
 	if _, err := checkHead(h); err != nil {
 		return fmt.Errorf("set state %s: %w", s, err)
 	}

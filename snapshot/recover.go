@@ -21,8 +21,10 @@ func (l *Local) recover() error {
 	if err := atomicfile.RemoveTemps(l.dir); err != nil {
 		return err
 	}
-	if err := l.throwAway(incomingDir); err != nil {
-		return err
+	for _, name := range []string{incomingDir, fetchedDir} {
+		if err := l.throwAway(name); err != nil {
+			return err
+		}
 	}
 	present, err := l.sequences()
 	if err != nil {

@@ -32,7 +32,7 @@ func (c *Client) Look(ctx context.Context, w Workload, sequence uint64) (Answer,
 }
 
 // Open opens a generation, 0 being the newest, and gives its manifest.json. first are chunks that are going to be asked for first;
-// ahead says that all are.
+// ahead says that all are. With an *Error the answer may still have Generations.
 func (c *Client) Open(ctx context.Context, w Workload, sequence uint64, first []int, ahead bool) (Answer, []byte, error) {
 	first = first[:min(len(first), MaxFirst)]
 	return c.do(ctx, Request{Op: OpOpen, Workload: &w, Sequence: sequence, First: first, Ahead: ahead}, nil)
@@ -41,6 +41,12 @@ func (c *Client) Open(ctx context.Context, w Workload, sequence uint64, first []
 // Attach opens by a ticket.
 func (c *Client) Attach(ctx context.Context, ticket string) error {
 	_, _, err := c.do(ctx, Request{Op: OpAttach, Ticket: ticket}, nil)
+	return err
+}
+
+// Expect says what is going to be asked for: first these chunks, and with ahead all others, too.
+func (c *Client) Expect(ctx context.Context, first []int, ahead bool) error {
+	_, _, err := c.do(ctx, Request{Op: OpExpect, First: first[:min(len(first), MaxFirst)], Ahead: ahead}, nil)
 	return err
 }
 

@@ -23,11 +23,22 @@ import (
 type Store interface {
 	// Known tells what is known of a workload's snapshots without asking the store. Its Sequence is 0 when none was committed.
 	Known(w pages.Workload) (Known, error)
-	// Open opens a generation, 0 being the newest, until ctx ends or Close.
+	// Open opens a generation, 0 being the newest, until ctx ends or Close. An *OpenError tells what else there is.
 	Open(ctx context.Context, w pages.Workload, sequence uint64) (Snapshot, error)
 	// Keep keeps a generation whatever its age.
 	Keep(ctx context.Context, w pages.Workload, sequence uint64) error
 }
+
+// OpenError is why one generation could not be opened, of those that there are.
+type OpenError struct {
+	Generations []durable.Generation
+	Err         error
+}
+
+func (e *OpenError) Error() string { return e.Err.Error() }
+
+// Unwrap gives the reason.
+func (e *OpenError) Unwrap() error { return e.Err }
 
 // Known of a workload's lineage.
 type Known struct {
@@ -192,7 +203,7 @@ func (c *connection) serve() {
 		}
 		a, body, err := c.answer(r)
 		if err != nil {
-			a = pages.Answer{Class: classOf(err), Error: err.Error()}
+			a = pages.Answer{Class: classOf(err), Error: err.Error(), Generations: generationsOf(err)}
 		}
 		if len(a.Error) > pages.MaxAnswer/8 {
 			a.Error = a.Error[:pages.MaxAnswer/8]
@@ -275,10 +286,22 @@ func (c *connection) openGeneration(r pages.Request) (a pages.Answer, document [
 		Name: s.snapshot.Name(), Sequence: g.Sequence, Epoch: g.Epoch,
 		Ticket: c.sign(ticket{Workload: *r.Workload, Sequence: g.Sequence, Manifest: g.Manifest}),
 	}
-	for _, g := range s.snapshot.Generations() {
-		a.Generations = append(a.Generations, pages.Generation{Sequence: g.Sequence, Epoch: g.Epoch})
-	}
+	a.Generations = generations(s.snapshot.Generations())
 	return a, s.snapshot.Document(), nil
+}
+
+func generations(all []durable.Generation) (out []pages.Generation) {
+	for _, g := range all {
+		out = append(out, pages.Generation{Sequence: g.Sequence, Epoch: g.Epoch})
+	}
+	return out
+}
+
+func generationsOf(err error) []pages.Generation {
+	if e, ok := errors.AsType[*OpenError](err); ok {
+		return generations(e.Generations)
+	}
+	return nil
 }
 
 func (c *connection) attach(r pages.Request) (a pages.Answer, _ []byte, err error) {
@@ -312,7 +335,7 @@ func classOf(err error) string {
 		{durable.ErrNone, pages.None}, {durable.ErrDestroyed, pages.None},
 		{durable.ErrForeign, pages.Refused}, {durable.ErrWrongKey, pages.Refused}, {durable.ErrNoKey, pages.Refused}, {durable.ErrRolledBack, pages.Refused},
 		{durable.ErrOwned, pages.Refused}, {durable.ErrFenced, pages.Refused}, {durable.ErrDiverged, pages.Refused}, {store.ErrRefused, pages.Refused},
-		{snapshot.ErrVersion, pages.Refused}, {snapshot.ErrCorrupt, pages.Corrupt},
+		{snapshot.ErrVersion, pages.Refused}, {snapshot.ErrCorrupt, pages.Corrupt}, {store.ErrNotFound, pages.Corrupt},
 	} {
 		if errors.Is(err, k.is) {
 			return k.class

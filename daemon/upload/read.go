@@ -57,7 +57,7 @@ func (u *Uploader) Open(ctx context.Context, w api.Workload, sequence uint64) (p
 	}
 	reader, err := tier.Open(ctx, sequence, durable.OpenOptions{Lease: true})
 	if err != nil {
-		return nil, err
+		return nil, &pages.OpenError{Generations: head.Generations, Err: err}
 	}
 	return opened{reader, r.Name, head.Generations}, nil
 }

@@ -50,6 +50,11 @@ func (w *Workload) toRestore() (m snapshot.Manifest, ok bool, err error) {
 	}
 	s, err := w.local.Current()
 	if errors.Is(err, snapshot.ErrNone) || errors.Is(err, snapshot.ErrCorrupt) { // the wake tells
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.foreseen != nil && w.foreseen.open != nil {
+			return w.foreseen.open.manifest, true, nil
+		}
 		return m, false, nil
 	}
 	if err != nil {

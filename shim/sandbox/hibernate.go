@@ -303,7 +303,7 @@ func (w *Workload) commit(ctx context.Context, in *snapshot.Incoming, sealed sna
 		return err
 	}
 	w.mu.Lock()
-	w.saved = saved{sequence: s.Manifest().Sequence, bytes: s.Size()}
+	w.saved = saved{sequence: s.Manifest().Sequence, bytes: s.Size(), lineage: s.Manifest().Lineage}
 	w.mu.Unlock()
 	return nil
 }
@@ -356,7 +356,7 @@ func (w *Workload) endTransition(t *transition, e lifecycle.WorkloadEvent, outco
 	}
 	record := t.finish(outcome, detail, err)
 	w.mu.Lock()
-	w.transition = nil
+	w.transition, w.waits = nil, ""
 	w.count(record)
 	if e := w.move(e, record); e != nil && w.state != lifecycle.Ended {
 		w.opts.Log.Error("lifecycle", "error", e)

@@ -26,6 +26,7 @@ type loading struct {
 	*runsc.Loading
 	generation int // of the sandbox
 	snapshot   *snapshot.Snapshot
+	way        *way
 	begun      time.Time
 	ended      chan struct{} // closed when the workload is loading no more
 }
@@ -69,13 +70,13 @@ func (w *Workload) findSidecar() {
 }
 
 // restorePlain loads all memory before the sandbox runs.
-func (w *Workload) restorePlain(ctx context.Context, s *snapshot.Snapshot) error {
-	return w.runsc.Restore(ctx, w.opts.ID, runsc.RestoreOptions{Bundle: w.places.sandbox(), ImagePath: s.ImageDir()})
+func (w *Workload) restorePlain(ctx context.Context, y *way) error {
+	return w.runsc.Restore(ctx, w.opts.ID, runsc.RestoreOptions{Bundle: w.places.sandbox(), ImagePath: y.snapshot.ImageDir()})
 }
 
 // restoreFlat returns when the sandbox runs. What becomes of its memory, awaitLoad sees to.
-func (w *Workload) restoreFlat(ctx context.Context, s *snapshot.Snapshot) error {
-	l, err := w.startLoading(s)
+func (w *Workload) restoreFlat(ctx context.Context, y *way) error {
+	l, err := w.startLoading(y)
 	if err != nil {
 		return err
 	}
@@ -86,18 +87,20 @@ func (w *Workload) restoreFlat(ctx context.Context, s *snapshot.Snapshot) error 
 	return w.runsc.Restore(ctx, w.opts.ID, o)
 }
 
-func (w *Workload) startLoading(s *snapshot.Snapshot) (*loading, error) {
+func (w *Workload) startLoading(y *way) (*loading, error) {
+	s := y.snapshot
 	o := runsc.SidecarOptions{Directory: s.ImageDir(), ChunkSize: snapshot.ChunkSize, Parallel: loadsAtOnce(), First: s.Manifest().FirstChunks()}
 	for _, f := range s.Manifest().Files {
 		o.Files = append(o.Files, runsc.SidecarFile{Name: f.Name, Size: f.Size, CRC32C: f.CRC32C})
 	}
+	o.Remote = y.remote()
 	l, err := runsc.StartLoading(w.places.loading(), o)
 	if err != nil {
 		return nil, err
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.loading = &loading{Loading: l, generation: w.generation, snapshot: s, begun: w.opts.Now(), ended: make(chan struct{})}
+	w.loading = &loading{Loading: l, generation: w.generation, snapshot: s, way: y, begun: w.opts.Now(), ended: make(chan struct{})}
 	return w.loading, nil
 }
 
@@ -125,11 +128,36 @@ func (w *Workload) awaitLoad(t *transition, l *loading) {
 	w.keepTouched(l.generation, l.snapshot, l.OutOfTurn())
 	<-t.done // it may end before the wake has
 	w.noteLoad(t, l, bytes)
+	w.noteMends(t, l)
+	l.way.dropped()
 	w.loaded(l)
 	if err := l.Close(); err != nil {
 		w.opts.Log.Warn("sidecar", "error", err)
 	}
-	w.uncache(l.snapshot)
+	if !l.way.stored {
+		w.uncache(l.snapshot)
+	}
+}
+
+// noteMends tells of chunks that were wrong on the node, and came from the store while somebody waited for them. The node's own
+// snapshot is set aside then.
+func (w *Workload) noteMends(t *transition, l *loading) {
+	chunks, first := l.Mended()
+	if chunks == 0 || l.way.stored {
+		return
+	}
+	why := fmt.Sprintf("%d chunks of the node's snapshot %d were read from the store: %s", chunks, l.snapshot.Sequence(), first)
+	w.opts.Log.Error("a snapshot is damaged, and was mended from the store", "id", t.record.GetId(), "sequence", l.snapshot.Sequence(),
+		"chunks", chunks, "first", first)
+	if err := w.local.Quarantine(l.snapshot, why); err != nil {
+		w.opts.Log.Error("a damaged snapshot could not be set aside", "error", err)
+	}
+	w.amend(t, func(record *shimv1.Transition) {
+		if record.Detail != "" {
+			record.Detail += "; "
+		}
+		record.Detail += why
+	})
 }
 
 // loaded ends the loading that is l, if it still goes on.
@@ -196,7 +224,7 @@ func (w *Workload) takeLoading() *loading {
 func (l *loading) stop() error {
 	err := l.Close()
 	if e := l.Err(); !errors.Is(e, runsc.ErrSidecarEnded) { // which is our own doing
-		err = errors.Join(err, asSnapshotError(l.snapshot, e))
+		err = errors.Join(err, l.asSnapshotError(e))
 	}
 	return err
 }
@@ -211,14 +239,18 @@ func (l *loading) why() (failure, err error) {
 	defer timer.Stop()
 	select {
 	case <-l.Done():
-		failure = asSnapshotError(l.snapshot, l.Err())
+		failure = l.asSnapshotError(l.Err())
 	case <-timer.C:
 	}
 	return failure, l.Close()
 }
 
 // asSnapshotError makes what the sidecar found of a snapshot be an error of the snapshot.
-func asSnapshotError(s *snapshot.Snapshot, err error) error {
+func (l *loading) asSnapshotError(err error) error {
+	s := l.snapshot
+	if err != nil && l.way.stored {
+		return fmt.Errorf("load snapshot %d from the store: %w", s.Sequence(), err)
+	}
 	var e *runsc.LoadError
 	if errors.As(err, &e) && e.Corrupt {
 		err = fmt.Errorf("%w (%s)", &snapshot.CorruptError{File: e.File, Chunk: e.Chunk, Reason: "found while it was loaded"}, e.Reason)
@@ -272,7 +304,7 @@ func (w *Workload) lost(cause error) bool {
 	if err := w.discard(t); err != nil {
 		cause = errors.Join(cause, err)
 	}
-	w.giveUp(t, w.setAside(cause))
+	w.giveUp(t, w.setAside(t, cause))
 	return true
 }
 

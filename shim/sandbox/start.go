@@ -62,6 +62,9 @@ func (w *Workload) Start(ctx context.Context) error {
 }
 
 func (w *Workload) launchInit(ctx context.Context, asleep bool) error {
+	if asleep && w.export == nil {
+		w.foresee(ctx)
+	}
 	if err := w.joinNetwork(ctx); err != nil {
 		return err
 	}
@@ -217,7 +220,7 @@ func (w *Workload) adoptSnapshot() error {
 		w.lose(why)
 		return w.local.Quarantine(s, why)
 	}
-	w.state, w.saved = lifecycle.Asleep, saved{sequence: s.Manifest().Sequence, bytes: s.Size()}
+	w.state, w.saved = lifecycle.Asleep, saved{sequence: s.Manifest().Sequence, bytes: s.Size(), lineage: s.Manifest().Lineage}
 	w.ports, w.only4 = slices.Clone(s.Manifest().Ports), slices.Clone(s.Manifest().Only4)
 	return nil
 }

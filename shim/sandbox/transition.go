@@ -21,6 +21,7 @@ type transition struct {
 	start  time.Time
 	now    func() time.Time
 	note   func(step string) // the journal
+	from   uint64            // a wake from a snapshot that a person names; 0: the newest
 	firm   bool              // a hibernation that nobody's use undoes: the sandbox can't be reached, and does not answer
 
 	mu      sync.Mutex // guards the fields below: steps of a wake overlap

@@ -8,8 +8,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/hibernate-runtime/hibernate/api/pages"
 	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
-	"github.com/hibernate-runtime/hibernate/internal/config"
 	"github.com/hibernate-runtime/hibernate/network"
 	"github.com/hibernate-runtime/hibernate/runsc"
 	"github.com/hibernate-runtime/hibernate/shim/lifecycle"
@@ -101,56 +101,54 @@ func (w *Workload) wake(t *transition) {
 	if err := w.journal.Begin(t.record.GetKind(), t.record.GetId()); err != nil {
 		w.opts.Log.Warn("journal", "error", err)
 	}
-	detail, err := w.restoreNewest(t)
+	r, err := w.restoreChosen(t)
 	if err != nil {
 		w.giveUp(t, err)
 		return
 	}
-	w.awake(t, restored, detail)
+	w.awake(t, r.outcome, r.detail)
 }
 
 // giveUp follows the policy for a snapshot that could not be restored.
 func (w *Workload) giveUp(t *transition, err error) {
+	var stop *stopError
 	switch {
 	case errors.Is(context.Cause(t.ctx), ErrKilled):
 		w.endTransition(t, lifecycle.Block, "killed", err.Error(), ErrKilled)
-	case w.mustRestore():
+	case w.mustRestore(), t.from != 0, errors.As(err, &stop):
 		w.block(t, err)
 	default:
 		w.coldStart(t, err)
 	}
 }
 
-// restoreNewest restores the newest snapshot. A corrupt one is never restored: it is set aside, or kept in place where
-// the policy is to block, for a person to mend. detail says why memory was not loaded flat, though it should be.
-func (w *Workload) restoreNewest(t *transition) (detail string, err error) {
-	s, err := w.local.Current()
-	if err != nil {
-		return "", w.setAside(fmt.Errorf("snapshot: %w", err))
-	}
-	w.readAhead(t.ctx, s)
+// attempt restores one snapshot, flat first where that can be, and once more when it fails. detail says why memory was not loaded
+// flat, though it should be. A corrupt snapshot is never restored, nor tried again.
+func (w *Workload) attempt(t *transition, y way) (detail string, err error) {
 	flat, why := w.loadWay(t.ctx)
+	y.flat = flat
 	for attempt := 1; ; attempt++ {
-		if err = w.restore(t, s, flat); err == nil {
+		if err = w.restore(t, &y); err == nil {
 			return plainly(why), nil
 		}
 		var cut *cutOffError
 		if errors.As(err, &cut) && attempt == restoreAttempts && t.ctx.Err() == nil {
-			w.goOnCutOff(t, s, cut)
+			w.goOnCutOff(t, &y, cut)
 			return plainly(why), nil
 		}
-		w.opts.Log.Error("restore", "id", t.record.GetId(), "sequence", s.Manifest().Sequence, "attempt", attempt, "flat", flat, "error", err)
+		w.opts.Log.Error("restore", "id", t.record.GetId(), "sequence", y.snapshot.Sequence(), "attempt", attempt, "flat", y.flat, "error", err)
 		if e := w.discard(t); e != nil {
 			err = errors.Join(err, e)
 		}
-		if errors.Is(err, snapshot.ErrCorrupt) {
-			return "", w.setAside(err)
+		var answered *pages.Error
+		if errors.Is(err, snapshot.ErrCorrupt) || errors.As(err, &answered) {
+			return "", err
 		}
 		if attempt == restoreAttempts || t.ctx.Err() != nil || !worthRetrying(err) {
 			return "", err
 		}
-		if flat { // whatever it was: plain files need less to go well
-			flat, why = false, err.Error()
+		if y.flat { // whatever it was: plain files need less to go well
+			y.flat, why = false, err.Error()
 		}
 	}
 }
@@ -165,8 +163,8 @@ func plainly(why string) string {
 
 // setAside puts the newest snapshot, or a head that can't be read, into quarantine when err says that it is corrupt and
 // the policy is to go on without it. It returns err.
-func (w *Workload) setAside(err error) error {
-	if !errors.Is(err, snapshot.ErrCorrupt) || w.mustRestore() {
+func (w *Workload) setAside(t *transition, err error) error {
+	if !errors.Is(err, snapshot.ErrCorrupt) || w.mustRestore() || t.from != 0 {
 		return err
 	}
 	head, e := w.local.Head()
@@ -175,6 +173,9 @@ func (w *Workload) setAside(err error) error {
 		return errors.Join(err, w.local.QuarantineHead(err.Error()))
 	case e != nil:
 		return errors.Join(err, e)
+	}
+	if _, e := w.local.Current(); errors.Is(e, snapshot.ErrNone) {
+		return err
 	}
 	return errors.Join(err, w.local.QuarantineSequence(head.Sequence, err.Error()))
 }
@@ -192,31 +193,28 @@ func (w *Workload) discard(t *transition) error {
 	return t.always("discard", func() error { return w.freeSandbox(ctx) })
 }
 
-// restore boots a sandbox and checks the snapshot side by side, then loads the one into the other. Nothing of the
-// snapshot reaches the sandbox before it was checked: all of it, or, with flat, each chunk. With flat it returns before
+// restore boots a sandbox and has the snapshot ready side by side, then loads the one into the other. Nothing of the
+// snapshot reaches the sandbox before it was checked: all of it, or, when flat, each chunk. When flat it returns before
 // all is loaded.
-func (w *Workload) restore(t *transition, s *snapshot.Snapshot, flat bool) error {
-	if err := w.eligible(t, s); err != nil {
+func (w *Workload) restore(t *transition, y *way) error {
+	if err := w.eligible(t, y.snapshot); err != nil {
 		return err
 	}
-	verify, load := s.Verify, w.restorePlain
-	if flat {
+	load := w.restorePlain
+	if y.flat {
 		load = w.restoreFlat
 	}
-	if flat && w.config.Verify == config.VerifyWhile {
-		verify = s.VerifyOthers
-	}
 	g, ctx := errgroup.WithContext(t.ctx)
-	g.Go(func() error { return t.step("verify", func(context.Context) error { return verify(ctx) }) })
+	g.Go(func() error { return t.step(y.ready, func(context.Context) error { return y.check(ctx, y.flat) }) })
 	g.Go(func() error { return t.step("boot", func(context.Context) error { return w.bootOnce(ctx) }) })
 	g.Go(func() error { return t.step("inner", func(context.Context) error { return w.prepareWhatIs(ctx, t) }) })
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	if err := t.step("claim", func(ctx context.Context) error { return w.local.SetState(ctx, snapshot.Awake) }); err != nil {
+	if err := t.step("claim", y.claim); err != nil {
 		return err
 	}
-	if err := t.step("restore", func(ctx context.Context) error { return load(ctx, s) }); err != nil {
+	if err := t.step("restore", func(ctx context.Context) error { return load(ctx, y) }); err != nil {
 		return err
 	}
 	if w.origin.readdressed(w.attachment) {
@@ -228,7 +226,8 @@ func (w *Workload) restore(t *transition, s *snapshot.Snapshot, flat bool) error
 		return &cutOffError{err}
 	}
 	w.announcePod(t.ctx)
-	w.background.Go(func() { w.afterRestore(t, s) })
+	done := *y
+	w.background.Go(func() { w.afterRestore(t, &done) })
 	return nil
 }
 
@@ -239,9 +238,9 @@ func (e *cutOffError) Unwrap() error { return e.error }
 
 // goOnCutOff leaves a restored sandbox running that nobody reaches: its state is whole, it gets its signals, and what its
 // network lacks is tried again, as with one whose network is taken away while it is awake.
-func (w *Workload) goOnCutOff(t *transition, s *snapshot.Snapshot, why *cutOffError) {
+func (w *Workload) goOnCutOff(t *transition, y *way, why *cutOffError) {
 	w.lacks(t, why)
-	w.background.Go(func() { w.afterRestore(t, s) })
+	w.background.Go(func() { w.afterRestore(t, y) })
 }
 
 // lacks tells in the wake's record what its network lacks, and has it tried again.
@@ -252,7 +251,7 @@ func (w *Workload) lacks(t *transition, err error) {
 }
 
 // afterRestore sees to the snapshot of a sandbox that runs: as soon as all its memory is there, nobody needs it.
-func (w *Workload) afterRestore(t *transition, s *snapshot.Snapshot) {
+func (w *Workload) afterRestore(t *transition, y *way) {
 	w.mu.Lock()
 	l, generation := w.loading, w.generation
 	w.mu.Unlock()
@@ -260,8 +259,12 @@ func (w *Workload) afterRestore(t *transition, s *snapshot.Snapshot) {
 		w.awaitLoad(t, l)
 		return
 	}
-	w.keepTouched(generation, s, nil)
-	w.uncache(s)
+	w.keepTouched(generation, y.snapshot, nil)
+	if y.stored {
+		y.dropped()
+	} else {
+		w.uncache(y.snapshot)
+	}
 }
 
 // eligible refuses a snapshot that this node or this container must not restore.
@@ -409,7 +412,7 @@ func (w *Workload) check(ctx context.Context, t *transition) []network.Rung {
 		return rungs
 	}
 	rungs = append(rungs, w.link.Check(ctx, ports)...)
-	if w.config.Ports == nil && outcome == restored { // else they may never have been listened on, or not yet
+	if w.config.Ports == nil && (outcome == restored || outcome == restoredOlder) { // else they may never have been listened on, or not yet
 		rungs = append(rungs, w.link.CheckListeners(ctx, ports))
 	}
 	return rungs
@@ -447,6 +450,9 @@ func (w *Workload) giveBack(t *transition) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), undoTimeout)
 	defer cancel()
 	_, err := w.local.Current()
+	if _, known := w.inStore(); known && w.tiered.Load() && errors.Is(err, snapshot.ErrNone) {
+		err = nil // what sleeps is in the store
+	}
 	if errors.Is(err, snapshot.ErrNone) || errors.Is(err, snapshot.ErrCorrupt) { // it is set aside
 		return false
 	}
@@ -483,8 +489,10 @@ func (w *Workload) startCold(ctx context.Context, t *transition, why error) erro
 // hibernation would replace it.
 func (w *Workload) keepUnused(why error) {
 	w.mu.Lock()
-	w.saved = saved{} // nothing wakes from it any more
+	unused := w.saved.sequence
+	w.saved = saved{lineage: w.saved.lineage} // nothing wakes from it any more
 	w.mu.Unlock()
+	w.keepStored(unused)
 	if errors.Is(why, snapshot.ErrCorrupt) { // it is set aside already
 		return
 	}

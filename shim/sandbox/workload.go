@@ -13,6 +13,7 @@ import (
 	"context"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -48,6 +49,7 @@ type Workload struct {
 	hooks    *specs.Hooks
 	created  time.Time
 	facts    facts
+	tiered   atomic.Bool      // the daemon has, or had, a durable tier
 	export   *snapshot.Export // what Start restores; nil: it starts, or wakes what an earlier shim left
 
 	stopMemory func() // ends the watch for want of memory, and waits for it
@@ -98,6 +100,8 @@ type Workload struct {
 	leases        map[string]time.Time
 	watchers      watchers
 	saved         saved
+	waits         string         // what a wake waits for; "" when it does not
+	foreseen      *foreseen      // nil once it is used
 	mends         []*shimv1.Rung // what Status tells of, besides the ladders of wakes
 	last          struct{ hibernate, wake *shimv1.Transition }
 	wakes         uint64
@@ -111,7 +115,10 @@ type Workload struct {
 }
 
 // saved tells of the newest snapshot.
-type saved struct{ sequence, bytes uint64 }
+type saved struct {
+	sequence, bytes uint64
+	lineage         string
+}
 
 // Root returns the workload's first container.
 func (w *Workload) root() *Container { return w.containers[0] }

@@ -7,7 +7,10 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 	"time"
+
+	"gvisor.dev/gvisor/pkg/sentry/state/checkpointfiles"
 
 	"github.com/hibernate-runtime/hibernate/sidecar/pages"
 )
@@ -35,7 +38,7 @@ type remote struct {
 	Socket     string
 	Ticket     string
 	PatienceMs int64
-	Only       bool // it alone has the files: Directory is not to be looked at
+	Only       []string // files that it alone has: they are not to be looked for in Directory
 }
 
 // source is where the files are read.
@@ -43,11 +46,11 @@ func (o options) source(place func(directory string) pages.Source, mended func(f
 	if o.Remote == nil {
 		return place(o.Directory)
 	}
-	r := &pages.Remote{Socket: o.Remote.Socket, Ticket: o.Remote.Ticket, Patience: time.Duration(o.Remote.PatienceMs) * time.Millisecond, Ahead: o.Remote.Only}
-	if o.Remote.Only {
-		return r
+	r := &pages.Remote{
+		Socket: o.Remote.Socket, Ticket: o.Remote.Ticket, Patience: time.Duration(o.Remote.PatienceMs) * time.Millisecond,
+		Ahead: slices.Contains(o.Remote.Only, checkpointfiles.PagesFileName),
 	}
-	return pages.Tiers{First: place(o.Directory), Second: r, Mended: mended}
+	return pages.Tiers{First: place(o.Directory), Second: r, SecondOnly: o.Remote.Only, Mended: mended}
 }
 
 const (

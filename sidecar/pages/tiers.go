@@ -1,6 +1,7 @@
 package pages
 
 import (
+	"slices"
 	"sync"
 )
 
@@ -8,12 +9,16 @@ import (
 // the second, while whoever wants it waits.
 type Tiers struct {
 	First, Second Source
+	SecondOnly    []string // files that only the second has
 	// Mended is told of each such chunk, -1 for a file that the first could not open. It may be called from many goroutines.
 	Mended func(file string, chunk int, why error)
 }
 
 // Open opens a file where it is.
 func (t Tiers) Open(name string) (Blob, error) {
+	if slices.Contains(t.SecondOnly, name) {
+		return t.Second.Open(name)
+	}
 	first, err := t.First.Open(name)
 	if err == nil {
 		return &tiered{Blob: first, tiers: t, name: name}, nil

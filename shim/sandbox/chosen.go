@@ -1,0 +1,403 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/hibernate-runtime/hibernate/api/pages"
+	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
+	"github.com/hibernate-runtime/hibernate/internal/config"
+	"github.com/hibernate-runtime/hibernate/runsc"
+	"github.com/hibernate-runtime/hibernate/shim/lifecycle"
+	"github.com/hibernate-runtime/hibernate/snapshot"
+)
+
+// restoredOlder is the outcome of a wake from a snapshot that isn't the newest.
+const restoredOlder = "restored-older"
+
+// stopError is why a wake stops whatever the policy: a person must look.
+type stopError struct{ error }
+
+func (e *stopError) Unwrap() error { return e.error }
+
+// way is how one snapshot is restored.
+type way struct {
+	snapshot *snapshot.Snapshot
+	flat     bool
+	stored   bool   // it comes from the durable tier; the snapshot's directory has no more than the small files
+	ready    string // the step that has it ready: verify, fetch
+	check    func(ctx context.Context, flat bool) error
+	claim    func(context.Context) error
+	remote   func() *runsc.SidecarRemote
+	drop     func() // called once it is needed no more
+}
+
+func (y *way) dropped() {
+	if y.drop != nil {
+		y.drop()
+	}
+}
+
+// woken is how a wake ended well.
+type woken struct{ outcome, detail string }
+
+// restoreChosen restores the newest snapshot that can be, of the node or of the store, or the one that a person asked for.
+func (w *Workload) restoreChosen(t *transition) (woken, error) {
+	s, view, err := w.surveyLocal(t)
+	if err != nil {
+		return woken{}, err
+	}
+	var open *stored
+	defer func() { open.close() }()
+	for {
+		c := view.choose()
+		switch {
+		case c.err != nil && c.stop:
+			return woken{}, &stopError{c.err}
+		case c.err != nil:
+			return woken{}, w.setAside(t, c.err)
+		case c.ask:
+			open = w.askStore(t, s, &view)
+		case c.local:
+			detail, err := w.restoreLocal(t, s)
+			if err == nil {
+				return w.settled(t, view, c, detail), nil
+			}
+			if !errors.Is(err, snapshot.ErrCorrupt) {
+				return woken{}, err
+			}
+			view.here, view.localBad = false, err
+		default:
+			var detail string
+			if open, detail, err = w.restoreGeneration(t, open, c.sequence); err == nil {
+				return w.settled(t, view, c, detail), nil
+			}
+			switch pages.ClassOf(err) {
+			case pages.Corrupt, pages.None:
+				view.spoil(c.sequence, err)
+			case pages.Refused:
+				return woken{}, &stopError{err}
+			default:
+				return woken{}, w.setAside(t, fmt.Errorf("snapshot %d in the store: %w", c.sequence, joined(view.localBad, err)))
+			}
+		}
+	}
+}
+
+// joined is err, after what was wrong before, if anything.
+func joined(before, err error) error {
+	if before == nil {
+		return err
+	}
+	return fmt.Errorf("%w (after: %w)", err, before)
+}
+
+func (s *survey) spoil(sequence uint64, err error) {
+	if s.spoilt == nil {
+		s.spoilt = make(map[uint64]error)
+	}
+	s.spoilt[sequence] = err
+}
+
+// surveyLocal looks at the node's own snapshot.
+func (w *Workload) surveyLocal(t *transition) (s *snapshot.Snapshot, view survey, err error) {
+	view = survey{want: t.from, newest: w.remembered().Sequence, older: w.config.RestoreOlder}
+	s, err = w.local.Current()
+	switch {
+	case err == nil:
+		view.local, view.here = version{sequence: s.Sequence()}, true
+		w.readAhead(t.ctx, s)
+	case errors.Is(err, snapshot.ErrNone), errors.Is(err, snapshot.ErrCorrupt):
+		view.localBad = fmt.Errorf("snapshot: %w", err)
+	default:
+		return nil, view, fmt.Errorf("snapshot: %w", err)
+	}
+	if t.record.GetReason() == byStart && view.here { // nobody here remembers what came after it
+		if a, err := w.look(t.ctx, 0); err == nil {
+			view.newest = max(view.newest, a.Sequence)
+		}
+	}
+	return s, view, nil
+}
+
+// askStore adds to a survey what the store has, and returns what was opened there.
+func (w *Workload) askStore(t *transition, s *snapshot.Snapshot, view *survey) (open *stored) {
+	view.asked = true
+	var a pages.Answer
+	err := t.step("store", func(ctx context.Context) (err error) {
+		open, a, err = w.openForWake(ctx, t, view.want)
+		return err
+	})
+	view.stored, view.storedErr = versionsOf(a), err
+	if err != nil && pages.ClassOf(err) == pages.Corrupt && len(view.stored) > 0 {
+		view.spoil(view.wanted(), err)
+		view.storedErr = nil
+	}
+	for _, v := range view.stored {
+		view.newest = max(view.newest, v.sequence)
+		view.local.epoch = max(view.local.epoch, v.epoch) // what the node makes is made under the newest claim: else it would be refused
+	}
+	view.differs = open != nil && s != nil && open.manifest.Sequence == s.Sequence() && !open.manifest.Same(s.Manifest())
+	return open
+}
+
+// wanted is the sequence that was asked for at the store.
+func (s *survey) wanted() uint64 {
+	if s.want != 0 {
+		return s.want
+	}
+	return s.stored[0].sequence
+}
+
+// openForWake opens a snapshot in the store, and has people see what it waits for.
+func (w *Workload) openForWake(ctx context.Context, t *transition, sequence uint64) (*stored, pages.Answer, error) {
+	if f := w.takeForeseen(); f != nil && sequence == 0 {
+		return f.open, f.answer, f.err
+	}
+	return w.openStored(ctx, sequence, w.waiting(t))
+}
+
+// waiting notes what a wake waits for, in the log, its record and Status.
+func (w *Workload) waiting(t *transition) func(error) {
+	return func(err error) {
+		text := "waits for the store: " + err.Error()
+		w.mu.Lock()
+		first := w.waits == ""
+		w.waits = text
+		w.mu.Unlock()
+		if first {
+			w.opts.Log.Warn("a wake waits for the store", "id", t.record.GetId(), "error", err)
+			t.remark("it had to wait for the store: " + err.Error())
+		}
+	}
+}
+
+// restoreLocal restores the node's own snapshot. detail says why memory was not loaded flat, though it should be.
+func (w *Workload) restoreLocal(t *transition, s *snapshot.Snapshot) (detail string, err error) {
+	ticket := w.spare(t.ctx, s.Sequence())
+	return w.attempt(t, way{
+		snapshot: s, ready: "verify",
+		check: func(ctx context.Context, flat bool) error {
+			if flat && w.config.Verify == config.VerifyWhile {
+				return s.VerifyOthers(ctx)
+			}
+			return s.Verify(ctx)
+		},
+		claim: func(ctx context.Context) error {
+			if s.Sequence() < w.remembered().Sequence {
+				return w.local.SetRestored(ctx, s.Manifest())
+			}
+			return w.local.SetState(ctx, snapshot.Awake)
+		},
+		remote: func() *runsc.SidecarRemote { return w.remote(ticket()) },
+	})
+}
+
+// restoreGeneration restores a snapshot of the store, opening it where open is another one. It returns what is open.
+func (w *Workload) restoreGeneration(t *transition, open *stored, sequence uint64) (_ *stored, detail string, err error) {
+	if open == nil || open.manifest.Sequence != sequence {
+		open.close()
+		err := t.step("store", func(ctx context.Context) (err error) {
+			open, _, err = w.openStored(ctx, sequence, w.waiting(t))
+			return err
+		})
+		if err != nil {
+			return nil, "", err
+		}
+	}
+	detail, err = w.restoreStored(t, open)
+	return open, detail, err
+}
+
+// restoreStored restores what is open. Errors about its content are *pages.Error.
+func (w *Workload) restoreStored(t *transition, s *stored) (detail string, err error) {
+	digest, err := snapshot.SpecDigest(w.spec)
+	if err != nil {
+		return "", err
+	}
+	if digest != s.manifest.SpecDigest {
+		return "", fmt.Errorf("the container's specification changed: %v: %w", w.changedFields(s.manifest), runsc.ErrSpec)
+	}
+	fetched, err := w.local.Fetch(s.document)
+	if err != nil {
+		return "", asStored(err)
+	}
+	w.mu.Lock()
+	if w.ports == nil {
+		w.ports, w.only4 = s.manifest.Ports, s.manifest.Only4
+	}
+	w.mu.Unlock()
+	y := way{
+		snapshot: fetched.Snapshot(), stored: true, ready: "fetch",
+		claim:  func(ctx context.Context) error { return w.local.SetRestored(ctx, s.manifest) },
+		remote: func() *runsc.SidecarRemote { return w.remote(s.answer.Ticket, snapshot.PagesFile) },
+		drop: func() {
+			if err := fetched.Drop(); err != nil {
+				w.opts.Log.Warn("what was fetched", "error", err)
+			}
+		},
+	}
+	y.check = func(ctx context.Context, flat bool) error {
+		names := s.manifest.SmallFiles()
+		if !flat {
+			names = append(names, snapshot.PagesFile)
+		}
+		return asStored(w.fetch(ctx, s, fetched, names, w.waiting(t)))
+	}
+	// The daemon begins at once with what is asked for later.
+	if err := s.client.Expect(t.ctx, s.manifest.FirstChunks(), true); err != nil {
+		w.opts.Log.Debug("expect", "error", err)
+	}
+	if detail, err = w.attempt(t, y); err != nil {
+		y.dropped()
+	}
+	return detail, err
+}
+
+// asStored makes what is wrong with a snapshot from the store be no error of the node's own.
+func asStored(err error) error {
+	if errors.Is(err, snapshot.ErrCorrupt) {
+		return &pages.Error{Class: pages.Corrupt, Message: err.Error()}
+	}
+	return err
+}
+
+// settled keeps what a wake has passed over, and says what was restored.
+func (w *Workload) settled(t *transition, view survey, c choice, detail string) woken {
+	r := woken{outcome: restored, detail: detail}
+	from := c.sequence
+	if c.local {
+		from = view.local.sequence
+	}
+	why := "it is older than the newest, which can't be restored"
+	if view.want != 0 {
+		why = "by request"
+	}
+	if c.older {
+		r.outcome = restoredOlder
+		t.remark(fmt.Sprintf("from snapshot %d, not %d: %s", from, view.newest, why))
+	}
+	if !c.local {
+		t.remark(fmt.Sprintf("snapshot %d came from the store", from))
+		if view.localBad != nil {
+			t.remark(view.localBad.Error())
+		}
+		w.passOver(view, from)
+	}
+	w.mu.Lock()
+	w.saved.sequence = max(w.saved.sequence, view.newest)
+	w.mu.Unlock()
+	return r
+}
+
+// passOver sets the node's own snapshot aside, which the next hibernation would replace, and has those in the store kept that are
+// newer than the one that was restored.
+func (w *Workload) passOver(view survey, from uint64) {
+	reason := fmt.Sprintf("snapshot %d was restored from the store instead", from)
+	if view.localBad != nil {
+		reason += ": " + view.localBad.Error()
+	}
+	head, err := w.local.Head()
+	if err == nil {
+		_, err = w.local.Current()
+		if err == nil || errors.Is(err, snapshot.ErrCorrupt) {
+			err = w.local.QuarantineSequence(head.Sequence, reason)
+		}
+	}
+	if err != nil && !errors.Is(err, snapshot.ErrNone) && !errors.Is(err, snapshot.ErrNoHead) {
+		w.opts.Log.Error("a snapshot that was passed over could not be set aside", "error", err)
+	}
+	for _, v := range view.stored {
+		if v.sequence > from {
+			w.keepStored(v.sequence)
+		}
+	}
+}
+
+// foreseen is what Start has opened in the store, since the node has nothing that tells of the workload's network.
+type foreseen struct {
+	open   *stored
+	answer pages.Answer
+	err    error
+}
+
+// foresee looks at the store, before Start joins the network, where the node's own snapshot can't be read.
+func (w *Workload) foresee(ctx context.Context) {
+	if _, err := w.local.Current(); !errors.Is(err, snapshot.ErrNone) && !errors.Is(err, snapshot.ErrCorrupt) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, w.config.WakeTimeout)
+	defer cancel()
+	f := &foreseen{}
+	f.open, f.answer, f.err = w.openStored(ctx, 0, func(err error) { w.opts.Log.Warn("a start waits for the store", "error", err) })
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.foreseen = f
+}
+
+func (w *Workload) takeForeseen() *foreseen {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	f := w.foreseen
+	w.foreseen = nil
+	return f
+}
+
+// WakeFrom wakes a workload that sleeps, or is blocked, from a snapshot that a person names, of the node or of the store. Errors:
+// *RefusedError where it is in another state, ErrNotThere, and those of Wake.
+func (w *Workload) WakeFrom(ctx context.Context, sequence uint64, id string) (*shimv1.Transition, error) {
+	if err := w.mayWakeFrom(); err != nil {
+		return nil, err
+	}
+	if err := w.hasSnapshot(ctx, sequence); err != nil {
+		return nil, err
+	}
+	t := newTransition("wake", ByRequest, id, w.config.WakeTimeout, w.opts.Now, w.note)
+	t.from = sequence
+	w.mu.Lock()
+	t, err := w.begin(lifecycle.Wake, t)
+	w.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	go w.wake(t)
+	return t.result(ctx)
+}
+
+func (w *Workload) mayWakeFrom() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case w.pausedSleeper():
+		return ErrPaused
+	case w.state == lifecycle.Asleep, w.state == lifecycle.Blocked:
+		return nil
+	}
+	what := "it is " + w.state.String() + ": put it to sleep first (hibernatectl hibernate), which keeps what it is now as a snapshot of its own"
+	return &RefusedError{Verb: "wake from a snapshot", Reasons: []*shimv1.Reason{reason(w.state.String(), what)}}
+}
+
+// hasSnapshot looks for a snapshot before anything is begun.
+func (w *Workload) hasSnapshot(ctx context.Context, sequence uint64) error {
+	s, err := w.local.Current()
+	if err == nil && s.Sequence() == sequence {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, w.config.WakeTimeout)
+	defer cancel()
+	open, a, err := w.openStored(ctx, sequence, func(error) {})
+	open.close()
+	switch pages.ClassOf(err) {
+	case pages.None, pages.NoStore:
+		view := survey{stored: versionsOf(a)}
+		if s != nil {
+			view.here, view.local.sequence = true, s.Sequence()
+		}
+		return fmt.Errorf("%w: %d; %s", ErrNotThere, sequence, view.list())
+	}
+	if err != nil {
+		return fmt.Errorf("snapshot %d in the store: %w", sequence, err)
+	}
+	return nil
+}
