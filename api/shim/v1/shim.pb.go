@@ -316,7 +316,10 @@ type WakeRequest struct {
 	// What woke it: connection, packet, exec, signal, request.
 	Reason string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Correlates the log lines of one wake across the programs; made by the shim when empty.
-	WakeId        string `protobuf:"bytes,2,opt,name=wake_id,json=wakeId,proto3" json:"wake_id,omitempty"`
+	WakeId string `protobuf:"bytes,2,opt,name=wake_id,json=wakeId,proto3" json:"wake_id,omitempty"`
+	// The snapshot to wake from, of the node or of the store; 0: the newest. FailedPrecondition where the workload is neither asleep nor
+	// blocked, NotFound where there is no such snapshot.
+	From          uint64 `protobuf:"varint,3,opt,name=from,proto3" json:"from,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -363,6 +366,13 @@ func (x *WakeRequest) GetWakeId() string {
 		return x.WakeId
 	}
 	return ""
+}
+
+func (x *WakeRequest) GetFrom() uint64 {
+	if x != nil {
+		return x.From
+	}
+	return 0
 }
 
 type WakeResponse struct {
@@ -723,7 +733,9 @@ type StatusResponse struct {
 	SlowPath string  `protobuf:"bytes,24,opt,name=slow_path,json=slowPath,proto3" json:"slow_path,omitempty"`
 	Limits   *Limits `protobuf:"bytes,25,opt,name=limits,proto3" json:"limits,omitempty"`
 	// What was mended, or could not be, of the network besides the ladders of wakes: newest last, a few.
-	Mended        []*Rung `protobuf:"bytes,26,rep,name=mended,proto3" json:"mended,omitempty"`
+	Mended []*Rung `protobuf:"bytes,26,rep,name=mended,proto3" json:"mended,omitempty"`
+	// What its wake waits for, for a person; empty: it does not wait, or there is none.
+	Waits         string `protobuf:"bytes,27,opt,name=waits,proto3" json:"waits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -938,6 +950,13 @@ func (x *StatusResponse) GetMended() []*Rung {
 		return x.Mended
 	}
 	return nil
+}
+
+func (x *StatusResponse) GetWaits() string {
+	if x != nil {
+		return x.Waits
+	}
+	return ""
 }
 
 // Limits of what the workload's clients may take.
@@ -1626,10 +1645,11 @@ const file_api_shim_v1_shim_proto_rawDesc = "" +
 	"transition\x18\x01 \x01(\v2\x1d.hibernate.shim.v1.TransitionR\n" +
 	"transition\x12\x1f\n" +
 	"\vimage_bytes\x18\x02 \x01(\x04R\n" +
-	"imageBytes\">\n" +
+	"imageBytes\"R\n" +
 	"\vWakeRequest\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x17\n" +
-	"\awake_id\x18\x02 \x01(\tR\x06wakeId\"M\n" +
+	"\awake_id\x18\x02 \x01(\tR\x06wakeId\x12\x12\n" +
+	"\x04from\x18\x03 \x01(\x04R\x04from\"M\n" +
 	"\fWakeResponse\x12=\n" +
 	"\n" +
 	"transition\x18\x01 \x01(\v2\x1d.hibernate.shim.v1.TransitionR\n" +
@@ -1656,7 +1676,7 @@ const file_api_shim_v1_shim_proto_rawDesc = "" +
 	"\x06detail\x18\x04 \x01(\tR\x06detail\x12\x1c\n" +
 	"\n" +
 	"at_unix_ms\x18\x05 \x01(\x03R\batUnixMs\"\x0f\n" +
-	"\rStatusRequest\"\xf5\a\n" +
+	"\rStatusRequest\"\x8b\b\n" +
 	"\x0eStatusResponse\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x1f\n" +
@@ -1689,7 +1709,8 @@ const file_api_shim_v1_shim_proto_rawDesc = "" +
 	"\x05image\x18\x17 \x01(\tH\x01R\x05image\x88\x01\x01\x12\x1b\n" +
 	"\tslow_path\x18\x18 \x01(\tR\bslowPath\x121\n" +
 	"\x06limits\x18\x19 \x01(\v2\x19.hibernate.shim.v1.LimitsR\x06limits\x12/\n" +
-	"\x06mended\x18\x1a \x03(\v2\x17.hibernate.shim.v1.RungR\x06mendedB\v\n" +
+	"\x06mended\x18\x1a \x03(\v2\x17.hibernate.shim.v1.RungR\x06mended\x12\x14\n" +
+	"\x05waits\x18\x1b \x01(\tR\x05waitsB\v\n" +
 	"\t_identityB\b\n" +
 	"\x06_image\"C\n" +
 	"\x06Limits\x12\x17\n" +
