@@ -52,11 +52,18 @@ func (s *Service) Wake(ctx context.Context, r *shimv1.WakeRequest) (*shimv1.Wake
 	if why == "" {
 		why = sandbox.ByRequest
 	}
-	t, err := w.Wake(ctx, why, r.GetWakeId())
+	t, err := wake(ctx, w, why, r)
 	if err != nil {
 		return nil, task.Classify(err)
 	}
 	return &shimv1.WakeResponse{Transition: t}, nil
+}
+
+func wake(ctx context.Context, w *sandbox.Workload, why string, r *shimv1.WakeRequest) (*shimv1.Transition, error) {
+	if r.GetFrom() != 0 {
+		return w.WakeFrom(ctx, r.GetFrom(), r.GetWakeId())
+	}
+	return w.Wake(ctx, why, r.GetWakeId())
 }
 
 // Status answers at once.

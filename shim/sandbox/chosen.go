@@ -165,6 +165,9 @@ func (w *Workload) waiting(t *transition) func(error) {
 		w.mu.Lock()
 		first := w.waits == ""
 		w.waits = text
+		if first {
+			w.announce(nil)
+		}
 		w.mu.Unlock()
 		if first {
 			w.opts.Log.Warn("a wake waits for the store", "id", t.record.GetId(), "error", err)
@@ -397,7 +400,7 @@ func (w *Workload) hasSnapshot(ctx context.Context, sequence uint64) error {
 		return fmt.Errorf("%w: %d; %s", ErrNotThere, sequence, view.list())
 	}
 	if err != nil {
-		return fmt.Errorf("snapshot %d in the store: %w", sequence, err)
+		return fmt.Errorf("%w: snapshot %d in the store: %w", ErrPrecondition, sequence, err)
 	}
 	return nil
 }

@@ -27,7 +27,7 @@ func (w *Workload) status() *shimv1.StatusResponse {
 		SandboxPid: uint32(w.sandboxPid), Sequence: w.saved.sequence, ImageBytes: w.saved.bytes,
 		StateSinceUnixMs: w.since.UnixMilli(), CreatedUnixMs: w.created.UnixMilli(), Wakes: w.wakes, Hibernations: w.sleeps,
 		LastHibernate: w.last.hibernate, LastWake: w.last.wake, Gate: w.gate, Blockers: w.blockers(false),
-		Mended: slices.Clone(w.mends),
+		Mended: slices.Clone(w.mends), Waits: w.waits,
 	}
 	if w.unlinked {
 		s.Blockers = append(s.Blockers, unlinkedReason())

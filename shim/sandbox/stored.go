@@ -250,10 +250,10 @@ func (w *Workload) remote(ticket string, only ...string) *runsc.SidecarRemote {
 // read from there.
 func (w *Workload) spare(ctx context.Context, sequence uint64) (ticket func() string) {
 	ready := make(chan string, 1)
-	go func() {
+	w.background.Go(func() {
 		a, _ := w.look(ctx, sequence)
 		ready <- a.Ticket
-	}()
+	})
 	return func() string {
 		timer := time.NewTimer(spareWithin)
 		defer timer.Stop()

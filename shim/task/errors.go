@@ -23,7 +23,7 @@ func Classify(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, sandbox.ErrNotFound):
+	case errors.Is(err, sandbox.ErrNotFound), errors.Is(err, sandbox.ErrNotThere):
 		class = errdefs.ErrNotFound
 	case errors.Is(err, sandbox.ErrExists), errors.Is(err, fs.ErrExist):
 		class = errdefs.ErrAlreadyExists

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -134,7 +135,7 @@ func addIdle(all []*daemonv1.Workload, known *daemonv1.ListResponse) {
 	}
 	for _, w := range all {
 		daemons := told[node.Key{Namespace: w.GetStatus().GetNamespace(), ID: w.GetStatus().GetId()}]
-		w.Idle, w.WakeWaits, w.Copies = daemons.GetIdle(), daemons.GetWakeWaits(), daemons.GetCopies()
+		w.Idle, w.WakeWaits, w.Copies = daemons.GetIdle(), cmp.Or(daemons.GetWakeWaits(), w.GetStatus().GetWaits()), daemons.GetCopies()
 	}
 }
 

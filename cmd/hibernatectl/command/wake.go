@@ -19,10 +19,15 @@ import (
 
 const wakeHelp = `Wakes a workload and returns when it is awake. A workload that is awake stays so.
 
+With --from it goes on from a snapshot that is named by its sequence: an older one, which is on the node or in the store (hibernatectl
+snapshots ls). It must be asleep or blocked. What it was last is not lost: that snapshot is kept, and told, and can be woken from in the
+same way.
+
 With --wait it also waits until one of the ports that were listening accepts a connection at the workload's address.`
 
 func newWake(o *options) *cobra.Command {
 	var wait bool
+	var from uint64
 	cmd := &cobra.Command{
 		Use: "wake [NAMESPACE/]ID", Short: "Wake a workload", Long: wakeHelp, Args: workloadArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -36,7 +41,7 @@ func newWake(o *options) *cobra.Command {
 			}
 			ctx, cancel := o.deadline(cmd.Context(), 2*time.Minute)
 			defer cancel()
-			resp, err := wake(ctx, record, wait)
+			resp, err := wake(ctx, record, from, wait)
 			if err != nil {
 				return fmt.Errorf("%s: %w", keyOf(record), err)
 			}
@@ -48,6 +53,7 @@ func newWake(o *options) *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait until a port that was listening accepts")
+	cmd.Flags().Uint64Var(&from, "from", 0, "the `sequence` of the snapshot to wake from; the newest without it")
 	return cmd
 }
 
@@ -62,13 +68,13 @@ func howWoken(t *shimv1.Transition) string {
 	return text + ")"
 }
 
-func wake(ctx context.Context, record handover.Record, wait bool) (*shimv1.WakeResponse, error) {
+func wake(ctx context.Context, record handover.Record, from uint64, wait bool) (*shimv1.WakeResponse, error) {
 	client, err := dial(record)
 	if err != nil {
 		return nil, err
 	}
 	defer client.Close()
-	resp, err := client.Wake(ctx, &shimv1.WakeRequest{Reason: "request"})
+	resp, err := client.Wake(ctx, &shimv1.WakeRequest{Reason: "request", From: from})
 	if err != nil {
 		return nil, err
 	}
