@@ -8,6 +8,7 @@
 //	selfprobe has the daemon be its own client now and then
 //	drainer   carries connections on when the daemon has ended
 //	leftover  finds snapshots that no shim looks after, and removes those whose container is gone
+//	expire    ends sleepers that nobody has wanted for as long as they say
 //	upload    brings each sleep's snapshot to the durable tier, where there is one
 //	pages     serves snapshots in the durable tier to shims and their sidecars
 //	server    the API, metrics and health
@@ -33,6 +34,7 @@ import (
 	"github.com/hibernate-runtime/hibernate/api/pages"
 	"github.com/hibernate-runtime/hibernate/daemon/admission"
 	"github.com/hibernate-runtime/hibernate/daemon/drainer"
+	"github.com/hibernate-runtime/hibernate/daemon/expire"
 	"github.com/hibernate-runtime/hibernate/daemon/idle"
 	"github.com/hibernate-runtime/hibernate/daemon/leftover"
 	pageserver "github.com/hibernate-runtime/hibernate/daemon/pages"
@@ -166,6 +168,11 @@ func Run(ctx context.Context, opts Options) error {
 		collector := &leftover.Collector{DataDir: opts.DataDir, RunDir: opts.RunDir, After: opts.CollectAfter, Log: opts.Log}
 		answers.Go(func() { collector.Run(running) })
 	}
+	expirer := &expire.Expirer{List: p.view.List, Ended: p.expired, Log: opts.Log}
+	if opts.DataDir != "" {
+		expirer.Record = filepath.Join(opts.DataDir, ".expired.jsonl")
+	}
+	answers.Go(func() { expirer.Run(running) })
 	var uploads sync.WaitGroup
 	defer uploads.Wait() // last: what a store that hangs holds up is nobody's connection
 	if p.upload != nil {

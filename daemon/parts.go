@@ -8,6 +8,7 @@ import (
 	"github.com/hibernate-runtime/hibernate/api/handover"
 	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
 	"github.com/hibernate-runtime/hibernate/daemon/admission"
+	"github.com/hibernate-runtime/hibernate/daemon/expire"
 	"github.com/hibernate-runtime/hibernate/daemon/keeper"
 	"github.com/hibernate-runtime/hibernate/daemon/metrics"
 	"github.com/hibernate-runtime/hibernate/daemon/node"
@@ -98,13 +99,21 @@ func (p *parts) slept(w *node.Workload, event *shimv1.Event) {
 	if p.upload == nil || event.GetState() != "asleep" {
 		return
 	}
-	keep := 0
+	wishes := upload.Wishes{DeleteAfter: expire.After(w.Status())}
 	for _, s := range w.Status().GetSettings() {
 		if s.GetKey() == "keep-snapshots" {
-			keep, _ = strconv.Atoi(s.GetValue())
+			wishes.Keep, _ = strconv.Atoi(s.GetValue())
 		}
 	}
-	p.upload.Slept(w.Key, keep)
+	p.upload.Slept(w.Key, wishes)
+}
+
+// expired is told of sleepers that were ended since nobody wanted them.
+func (p *parts) expired(key node.Key, asleep time.Time) {
+	p.metrics.Expired("sleeper")
+	if p.upload != nil {
+		p.upload.Expired(key, asleep)
+	}
 }
 
 // notes are for /healthz.

@@ -17,6 +17,7 @@ type uploads struct {
 	storeBytes       *prometheus.CounterVec
 	collectedObjects prometheus.Counter
 	collectedBytes   prometheus.Counter
+	expired          *prometheus.CounterVec
 }
 
 func newUploads(registry *prometheus.Registry) uploads {
@@ -28,8 +29,9 @@ func newUploads(registry *prometheus.Registry) uploads {
 		storeBytes:       counters("store_bytes_total", "Bytes of objects that were written to the store or read from it.", "op"),
 		collectedObjects: counter("store_collected_objects_total", "Objects that were deleted from the store as garbage."),
 		collectedBytes:   counter("store_collected_bytes_total", "Bytes of those."),
+		expired:          counters("expired_total", "What delete-after has ended: sleepers, and snapshots in the store of workloads that were gone.", "what"),
 	}
-	registry.MustRegister(u.uploads, u.uploadBytes, u.uploadSeconds, u.storeOps, u.storeBytes, u.collectedObjects, u.collectedBytes)
+	registry.MustRegister(u.uploads, u.uploadBytes, u.uploadSeconds, u.storeOps, u.storeBytes, u.collectedObjects, u.collectedBytes, u.expired)
 	return u
 }
 
@@ -57,6 +59,9 @@ func (u uploads) Collected(objects int, bytes int64) {
 	u.collectedObjects.Add(float64(objects))
 	u.collectedBytes.Add(float64(bytes))
 }
+
+// Expired counts what delete-after has ended.
+func (u uploads) Expired(what string) { u.expired.WithLabelValues(what).Inc() }
 
 // Store is what is known of the durable tier at one moment.
 type Store struct {

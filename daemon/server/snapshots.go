@@ -47,6 +47,7 @@ func copiesOf(c upload.Copies) *daemonv1.Copies {
 	return &daemonv1.Copies{
 		Name: c.Name, LocalSequence: c.Local, DurableSequence: c.Durable, DurableUnixMs: unixMs(c.At), LackingUnixMs: unixMs(c.Since),
 		Uploading: c.Sending, SentBytes: uint64(c.Sent), Error: text(c.Err), Final: c.Final,
+		OverQuota: errors.Is(c.Err, upload.ErrQuota),
 	}
 }
 
@@ -99,6 +100,7 @@ func lineageOf(l upload.Listed) *daemonv1.Lineage {
 		Name: l.Name, Namespace: l.Key.Namespace, Id: l.Key.ID, GoneUnixMs: unixMs(l.Gone), Error: text(l.Err),
 		State: string(l.Head.State), Epoch: l.Head.Epoch,
 	}
+	out.DeleteUnixMs = unixMs(l.Delete)
 	if l.Key.ID != "" {
 		out.Copies = copiesOf(l.Copies)
 	}

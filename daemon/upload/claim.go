@@ -89,7 +89,7 @@ func (u *Uploader) claim(ctx context.Context, l *lineage) (*durable.Lineage, err
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	r.Keep, r.Gone = l.record.Keep, l.record.Gone
+	r.Keep, r.DeleteAfter, r.Gone = l.record.Keep, l.record.DeleteAfter, l.record.Gone
 	l.record, l.tier, l.claimed = r, tier, true
 	return tier, nil
 }

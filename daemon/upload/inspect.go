@@ -22,9 +22,10 @@ type Copies struct {
 	At      time.Time
 	Since   time.Time // since when the store has been without the newest; zero: it has it
 	Sending bool
-	Sent    int64 // bytes of the one that is being uploaded
-	Err     error // of the last try
-	Final   bool  // it is not tried again
+	Sent    int64     // bytes of the one that is being uploaded
+	Err     error     // of the last try
+	Final   bool      // it is not tried again
+	Delete  time.Time // when it is destroyed, being gone; zero: it is not
 }
 
 // Copies of a workload; ok is false when nothing of it was ever seen.
@@ -42,7 +43,7 @@ func (u *Uploader) Copies(key node.Key) (c Copies, ok bool) {
 func (u *Uploader) copiesLocked(l *lineage) Copies {
 	c := Copies{
 		Name: l.record.Name, Local: l.local, Durable: l.record.Sequence, At: l.record.Committed, Since: l.since,
-		Sending: l.sending != 0, Sent: l.moved, Err: l.err, Final: l.final,
+		Sending: l.sending != 0, Sent: l.moved, Err: l.err, Final: l.final, Delete: l.deleteAt(),
 	}
 	if l.record.Removed != 0 && l.record.Removed == l.record.Sequence {
 		c.Durable = l.record.Left

@@ -32,6 +32,8 @@ type lineage struct {
 	tier      *durable.Lineage
 	claimed   bool
 	collectAt time.Time // zero: there is nothing to collect
+
+	expireNext time.Time // of the next try to destroy it
 }
 
 // pending is true when the store lacks something that may be sent.
@@ -42,8 +44,8 @@ var errReplaced = errors.New("a newer snapshot has replaced it")
 
 func isNoHead(err error) bool { return errors.Is(err, snapshot.ErrNoHead) }
 
-// look reads the head of a workload's directory, and notes what the store lacks. keep 0: not told.
-func (u *Uploader) look(dir string, keep int) {
+// look reads the head of a workload's directory, and notes what the store lacks.
+func (u *Uploader) look(dir string, wishes Wishes) {
 	head, err := snapshot.ReadHead(dir)
 	if err != nil {
 		if !isNoHead(err) {
@@ -71,16 +73,17 @@ func (u *Uploader) look(dir string, keep int) {
 	if !l.record.Destroyed.IsZero() { // it begins anew
 		l.record.Destroyed, l.record.Claim, l.record.Sequence, l.record.Gone = time.Time{}, "", 0, time.Time{}
 	}
-	if keep > 0 {
-		l.record.Keep = keep
+	if wishes.Keep > 0 {
+		l.record.Keep, l.record.DeleteAfter = wishes.Keep, wishes.DeleteAfter
 	}
+	l.record.Expired = false // it is there
 	u.noteLocked(l, dir, head.Sequence)
 }
 
 // noteLocked takes a sequence that the node has.
 func (u *Uploader) noteLocked(l *lineage, dir string, sequence uint64) {
-	if sequence > l.local && l.final && errors.Is(l.err, errDamaged) {
-		l.final, l.err = false, nil // it was the snapshot's own fault
+	if sequence > l.local && l.final && (errors.Is(l.err, errDamaged) || errors.Is(l.err, ErrQuota)) {
+		l.final, l.err = false, nil // it was that snapshot's
 	}
 	if sequence > l.local {
 		l.failures, l.next = 0, time.Time{}
@@ -109,7 +112,7 @@ func writtenAt(dir string, sequence uint64) time.Time {
 
 // final is true of errors that time doesn't mend.
 func final(err error) bool {
-	for _, kind := range []error{durable.ErrFenced, durable.ErrDiverged, durable.ErrStale, durable.ErrDestroyed, errDamaged} {
+	for _, kind := range []error{durable.ErrFenced, durable.ErrDiverged, durable.ErrStale, durable.ErrDestroyed, errDamaged, ErrQuota} {
 		if errors.Is(err, kind) {
 			return true
 		}

@@ -71,6 +71,7 @@ func (u *Uploader) Pin(ctx context.Context, name string, sequence uint64, pinned
 	if !pinned {
 		u.collectSoon(found)
 	}
+	u.roomMade(found)
 	u.opts.Log.Info("a snapshot's pin was changed", "name", found, "sequence", g.Sequence, "pinned", pinned)
 	return found, g, nil
 }
@@ -80,6 +81,16 @@ func (u *Uploader) collectSoon(name string) {
 	u.mu.Lock()
 	if l := u.lineages[name]; l != nil {
 		l.collectAt = time.Now()
+	}
+	u.mu.Unlock()
+	u.wake()
+}
+
+// roomMade has what was over the quota tried again.
+func (u *Uploader) roomMade(name string) {
+	u.mu.Lock()
+	if l := u.lineages[name]; l != nil && errors.Is(l.err, ErrQuota) {
+		l.final, l.next = false, time.Time{}
 	}
 	u.mu.Unlock()
 	u.wake()
@@ -144,6 +155,7 @@ func (u *Uploader) removeOne(ctx context.Context, tier *durable.Lineage, head du
 		return err
 	}
 	u.noteRemoved(l.Name, sequence, head)
+	u.roomMade(l.Name)
 	return nil
 }
 
@@ -195,18 +207,22 @@ func (u *Uploader) destroyNow(ctx context.Context, tier *durable.Lineage, head d
 	if err := tier.Destroy(ctx); err != nil {
 		return err
 	}
+	u.noteDestroyed(name)
+	return nil
+}
+
+func (u *Uploader) noteDestroyed(name string) {
 	u.mu.Lock()
 	l := u.lineages[name]
 	if l != nil {
 		l.record.Destroyed, l.claimed, l.tier = time.Now().UTC(), false, nil
-		l.record.Sequence, l.record.Removed, l.record.Left = 0, 0, 0
+		l.record.Sequence, l.record.Removed, l.record.Left, l.record.Expired = 0, 0, 0, false
 		l.collectAt = time.Now().Add(u.opts.Grace + time.Minute)
 	}
 	u.mu.Unlock()
 	if l != nil {
 		u.saveNow(name)
 	}
-	return nil
 }
 
 // To is where Export writes: one of both.

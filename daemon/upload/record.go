@@ -41,9 +41,12 @@ type record struct {
 	Image     int64     `json:"image,omitempty"` // bytes of its files
 	Sent      int64     `json:"sent,omitempty"`  // bytes that were sent for it
 
-	Keep int       `json:"keep,omitempty"` // generations; 0: the node's
-	Gone time.Time `json:"gone,omitzero"`  // since when nothing of it is left on the node
+	Keep        int           `json:"keep,omitempty"` // generations; 0: the node's
+	DeleteAfter time.Duration `json:"delete-after,omitempty"`
+	Gone        time.Time     `json:"gone,omitzero"` // since when nothing of it is left on the node
 
+	// Expired: it was ended since nobody had wanted it, and its snapshots go.
+	Expired bool `json:"expired,omitempty"`
 	// A person has removed Removed, when it was the newest; Left is the newest that was there then.
 	Removed uint64 `json:"removed,omitempty"`
 	Left    uint64 `json:"left,omitempty"`

@@ -113,7 +113,7 @@ func (u *Uploader) send(ctx context.Context, l *lineage) (durable.Result, error)
 	image, err := durable.FromSnapshot(s)
 	var result durable.Result
 	if err == nil {
-		result, err = tier.Commit(ctx, image, durable.CommitOptions{Progress: func(p durable.Progress) {
+		result, err = u.commit(ctx, l.record.Name, tier, image, durable.CommitOptions{Progress: func(p durable.Progress) {
 			u.mu.Lock()
 			l.moved = max(l.moved, p.Moved)
 			u.mu.Unlock()

@@ -50,6 +50,8 @@ type Meter interface {
 	StoreOp(op store.Op, result string, bytes int64)
 	// Collected takes what a collection has deleted.
 	Collected(objects int, bytes int64)
+	// Expired takes what delete-after has ended: a sleeper, or the snapshots in the store of a workload that is gone.
+	Expired(what string)
 }
 
 func (o Options) withDefaults() Options {
@@ -79,6 +81,7 @@ type noMeter struct{}
 func (noMeter) Uploaded(string, int64, int64, time.Duration) {}
 func (noMeter) StoreOp(store.Op, string, int64)              {}
 func (noMeter) Collected(int, int64)                         {}
+func (noMeter) Expired(string)                               {}
 
 // Uploader uploads what the local tier has and the store hasn't.
 type Uploader struct {
@@ -90,7 +93,7 @@ type Uploader struct {
 
 	mu        sync.Mutex
 	lineages  map[string]*lineage // by name; guarded by mu
-	slept     map[node.Key]int    // to be looked at, with what each keeps; guarded by mu
+	slept     map[node.Key]Wishes // to be looked at; guarded by mu
 	running   int                 // guarded by mu
 	tiers     map[int]*durable.Tier
 	store     store.Store // nil until it is open
@@ -106,7 +109,7 @@ type Uploader struct {
 func New(o Options) *Uploader {
 	u := &Uploader{
 		opts: o.withDefaults(), place: place(o.URL), poke: make(chan struct{}, 1),
-		lineages: make(map[string]*lineage), slept: make(map[node.Key]int), tiers: make(map[int]*durable.Tier),
+		lineages: make(map[string]*lineage), slept: make(map[node.Key]Wishes), tiers: make(map[int]*durable.Tier),
 	}
 	u.end, u.cancel = context.WithCancel(context.Background())
 	u.condition = Condition{URL: o.URL, Key: o.Keys.Current.ID()}
@@ -114,12 +117,12 @@ func New(o Options) *Uploader {
 }
 
 // Left says that a workload's shim has gone, perhaps with all that was on the node.
-func (u *Uploader) Left(key node.Key) { u.Slept(key, 0) }
+func (u *Uploader) Left(key node.Key) { u.Slept(key, Wishes{}) }
 
-// Slept says that a workload sleeps, and how many generations it keeps; 0: as the node does.
-func (u *Uploader) Slept(key node.Key, keep int) {
+// Slept says that a workload sleeps, and what it wants kept.
+func (u *Uploader) Slept(key node.Key, wishes Wishes) {
 	u.mu.Lock()
-	u.slept[key] = keep
+	u.slept[key] = wishes
 	u.mu.Unlock()
 	u.wake()
 }
@@ -176,7 +179,7 @@ func (u *Uploader) scan() {
 		return
 	}
 	for _, dir := range dirs {
-		u.look(dir, 0)
+		u.look(dir, Wishes{})
 	}
 	u.lookForGone(func(record) bool { return true })
 }
@@ -219,9 +222,12 @@ func (u *Uploader) noteGone(name string, gone bool) {
 	}
 	r := l.record
 	u.mu.Unlock()
-	if gone {
-		u.opts.Log.Info("a workload has left the node; its snapshots in the store are kept: see hibernatectl snapshots ls",
-			"workload", r.Namespace+"/"+r.ID, "name", r.Name, "sequence", r.Sequence)
+	log := u.opts.Log.With("workload", r.Namespace+"/"+r.ID, "name", r.Name, "sequence", r.Sequence)
+	switch {
+	case gone && r.DeleteAfter > 0 && !r.Expired:
+		log.Warn("a workload has left the node; its snapshots in the store will be destroyed, unless they are pinned", "in", r.DeleteAfter.String())
+	case gone && !r.Expired:
+		log.Info("a workload has left the node; its snapshots in the store are kept: see hibernatectl snapshots ls")
 	}
 	u.saveNow(name)
 }
@@ -229,10 +235,10 @@ func (u *Uploader) noteGone(name string, gone bool) {
 func (u *Uploader) lookAtSlept() {
 	u.mu.Lock()
 	slept := u.slept
-	u.slept = make(map[node.Key]int)
+	u.slept = make(map[node.Key]Wishes)
 	u.mu.Unlock()
-	for key, keep := range slept {
-		u.look(snapshot.DirFor(u.opts.DataDir, key.Namespace, key.ID, ""), keep)
+	for key, wishes := range slept {
+		u.look(snapshot.DirFor(u.opts.DataDir, key.Namespace, key.ID, ""), wishes)
 		u.lookForGone(func(r record) bool { return r.Namespace == key.Namespace && r.ID == key.ID })
 	}
 }
@@ -274,6 +280,11 @@ func (u *Uploader) nextLocked(now time.Time) (best *lineage, job func(context.Co
 		return best, job
 	}
 	for _, l := range u.lineages {
+		if !l.busy && l.expired(now) {
+			return l, u.expire
+		}
+	}
+	for _, l := range u.lineages {
 		if !l.busy && l.record.Claim != "" && !l.collectAt.IsZero() && !l.collectAt.After(now) {
 			return l, u.collect
 		}
@@ -293,6 +304,9 @@ func (u *Uploader) untilNextLocked(now time.Time) time.Duration {
 		}
 		if !l.collectAt.IsZero() && l.collectAt.After(now) {
 			wait = min(wait, l.collectAt.Sub(now))
+		}
+		if at := l.deleteAt(); !at.IsZero() && max(at.Sub(now), l.expireNext.Sub(now)) > 0 {
+			wait = min(wait, max(at.Sub(now), l.expireNext.Sub(now)))
 		}
 	}
 	return wait

@@ -23,14 +23,14 @@ func TestUploads(t *testing.T) {
 	d := w.daemon(func(o *Options) { o.ScanEvery = time.Hour }) // only what it is told
 	pages := memory(512, 1)
 	w.sleep("web", 1, pages)
-	d.Slept(key("web"), 0)
+	d.Slept(key("web"), Wishes{})
 	first := w.uploaded(d, "web", 1)
 	if first.Name != "default/"+filepath.Base(w.dir("web"))+"."+lineageOf("web") || first.Local != 1 || first.Err != nil {
 		t.Errorf("copies %+v", first)
 	}
 	copy(pages[100*4096:], memory(1, 2))
 	w.sleep("web", 2, pages)
-	d.Slept(key("web"), 0)
+	d.Slept(key("web"), Wishes{})
 	w.uploaded(d, "web", 2)
 	all, err := d.List(t.Context(), "default/web")
 	if err != nil || len(all) != 1 || all[0].Err != nil || len(all[0].Head.Generations) != 2 {
@@ -320,7 +320,7 @@ func TestGoneAndMadeAnew(t *testing.T) {
 		return err == nil && len(all) == 1 && !all[0].Gone.IsZero()
 	})
 	w.sleepAs("web", lineageOf("another"), 1, memory(8, 3))
-	d.Slept(key("web"), 0)
+	d.Slept(key("web"), Wishes{})
 	after := w.uploaded(d, "web", 1)
 	if after.Name == before.Name {
 		t.Fatalf("both are %s", after.Name)
@@ -384,7 +384,7 @@ func TestKeepsTheNewest(t *testing.T) {
 		w.sleep("two", n+1, memory(8, byte(n)))
 		two = w.uploaded(d, "two", n+1)
 		w.sleep("one", n+1, memory(8, byte(n)))
-		d.Slept(key("one"), 1)
+		d.Slept(key("one"), Wishes{Keep: 1})
 		one = w.uploaded(d, "one", n+1)
 	}
 	w.eventually("older ones are dropped", func() bool {

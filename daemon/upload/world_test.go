@@ -112,7 +112,7 @@ func (w *world) sleepAs(id, lineage string, sequence uint64, pages []byte) {
 	dir := filepath.Join(w.dir(id), strconv.FormatUint(sequence, 10))
 	w.must(os.MkdirAll(filepath.Join(dir, "image"), 0o700))
 	m := snapshot.Manifest{Sequence: sequence, Namespace: "default", ID: id, Lineage: lineage, Created: time.Now().UTC()}
-	files := map[string][]byte{"checkpoint.img": []byte("state"), "pages.img": pages, "pages_meta.img": []byte("meta")}
+	files := map[string][]byte{"checkpoint.img": fmt.Append(nil, "state ", sequence), "pages.img": pages, "pages_meta.img": fmt.Append(nil, "meta ", sequence)}
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		w.must(os.WriteFile(filepath.Join(dir, "image", name), files[name], 0o600))
 		f := snapshot.File{Name: name, Size: int64(len(files[name])), CRC32C: []uint32{}}

@@ -15,6 +15,7 @@ import (
 type CommitOptions struct {
 	Full     bool           // take no page of an earlier generation as known
 	Progress func(Progress) // called from many goroutines
+	Limit    int64          // of bytes of new objects; 0: none. ErrLimit once they would be more
 }
 
 // Result of Commit.
@@ -30,7 +31,7 @@ type Result struct {
 // the generations are as they were, or have it: doing it again finds out (Result.Already). It takes no more memory than
 // Config.Uploads + 1 packs of 32 MiB, and about 50 bytes for each page.
 //
-// Errors: ErrFenced, ErrDiverged, ErrStale, ErrFull, ErrDestroyed; ErrCorrupt and ErrTruncated with the file's name for a local
+// Errors: ErrLimit, ErrFenced, ErrDiverged, ErrStale, ErrFull, ErrDestroyed; ErrCorrupt and ErrTruncated with the file's name for a local
 // image that isn't what its manifest says; those of Head and of the store.
 func (l *Lineage) Commit(ctx context.Context, im Image, o CommitOptions) (Result, error) {
 	doc, err := parseDocument(im.Document)
@@ -43,7 +44,7 @@ func (l *Lineage) Commit(ctx context.Context, im Image, o CommitOptions) (Result
 	}
 	defer closeAll(files)
 	c := &commit{l: l, o: o, document: im.Document}
-	c.u = &upload{l: l, op: newOperation(), epoch: doc.Epoch, doc: doc, files: files, tell: o.Progress, index: make(map[pageHash]place)}
+	c.u = &upload{l: l, limit: o.Limit, op: newOperation(), epoch: doc.Epoch, doc: doc, files: files, tell: o.Progress, index: make(map[pageHash]place)}
 	r, err := c.run(ctx)
 	if err != nil {
 		return r, fmt.Errorf("commit snapshot %d of %s: %w", doc.Sequence, l.name, err)
@@ -238,6 +239,9 @@ func (c *commit) writeManifest(ctx context.Context) (Generation, error) {
 	}
 	object, name, err := c.l.t.sealManifest(c.u, m)
 	if err != nil {
+		return Generation{}, err
+	}
+	if err := c.u.reserve(int64(len(object))); err != nil {
 		return Generation{}, err
 	}
 	if _, err := c.u.put(ctx, name, object); err != nil {

@@ -29,6 +29,8 @@ var (
 	ErrDiverged = errors.New("two different snapshots have one sequence")
 	// ErrStale: the sequence is below one that was committed before.
 	ErrStale = errors.New("snapshot is older than what the durable tier has")
+	// ErrLimit: an upload would send more than its caller allows.
+	ErrLimit = errors.New("upload is larger than it may be")
 	// ErrFull: there are as many generations as a head may have.
 	ErrFull = errors.New("too many generations")
 	// ErrContended: others changed the head each time that this one tried.

@@ -45,6 +45,7 @@ type upload struct {
 	doc   snapshot.Manifest
 	files []*os.File
 	tell  func(Progress)
+	limit int64 // of bytes of new objects; 0: none
 
 	next  uint32 // number of the next object
 	index map[pageHash]place
@@ -52,6 +53,7 @@ type upload struct {
 	out   []file      // of the last pass
 
 	done, sent atomic.Int64
+	reserved   int64 // bytes of new objects, sent or about to be; one goroutine at a time
 }
 
 // sendPack is a pack that the new manifest may name.
@@ -327,7 +329,9 @@ func (p *pass) assemble() error {
 		sum.Write(w.stored)
 		w.pack.Frames = append(w.pack.Frames, len(w.stored))
 		if w.last {
-			p.finish(w.pack, buf, sum)
+			if err := p.finish(w.pack, buf, sum); err != nil {
+				return err
+			}
 		}
 		p.works.Put(w)
 	}
@@ -335,7 +339,7 @@ func (p *pass) assemble() error {
 }
 
 // finish adds the hashes to a pack and sends it.
-func (p *pass) finish(k *sendPack, buf *[]byte, sum hash.Hash) {
+func (p *pass) finish(k *sendPack, buf *[]byte, sum hash.Hash) error {
 	plain := make([]byte, 1, k.indexLength())
 	plain[0] = hashFrame
 	for _, h := range k.hashes {
@@ -346,6 +350,9 @@ func (p *pass) finish(k *sendPack, buf *[]byte, sum hash.Hash) {
 	sum.Write((*buf)[at:])
 	k.Size, k.SHA256 = int64(len(*buf)), hex.EncodeToString(sum.Sum(nil))
 	k.object = nil
+	if err := p.reserve(k.Size); err != nil {
+		return err
+	}
 	p.group.Go(func() error {
 		clean, err := p.put(p.ctx, k.Name, *buf)
 		if err != nil {
@@ -357,6 +364,15 @@ func (p *pass) finish(k *sendPack, buf *[]byte, sum hash.Hash) {
 		p.packs <- buf
 		return nil
 	})
+	return nil
+}
+
+// reserve counts what is going to be sent. ErrLimit when that would be too much.
+func (u *upload) reserve(n int64) error {
+	if u.reserved += n; u.limit > 0 && u.reserved > u.limit {
+		return fmt.Errorf("%w: %d bytes", ErrLimit, u.limit)
+	}
+	return nil
 }
 
 // putTries is how often an object is sent: with pauses of about 0.2, 0.4, 0.8 … seconds, half a minute in all.

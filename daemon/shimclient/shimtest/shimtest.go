@@ -137,6 +137,13 @@ func (s *Shim) Update(change func(*shimv1.StatusResponse, *shimv1.ActivityRespon
 	s.announce(nil)
 }
 
+// Quietly changes the status and tells nobody.
+func (s *Shim) Quietly(change func(*shimv1.StatusResponse)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change(s.status)
+}
+
 // Unmeasured makes Activity answer with an error; nil ends that.
 func (s *Shim) Unmeasured(err error) {
 	s.mu.Lock()
