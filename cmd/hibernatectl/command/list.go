@@ -12,6 +12,7 @@ import (
 
 	daemonv1 "github.com/hibernate-runtime/hibernate/api/daemon/v1"
 	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
+	"github.com/hibernate-runtime/hibernate/daemon/expire"
 )
 
 const listHelp = `Lists the workloads of this node.
@@ -19,7 +20,8 @@ const listHelp = `Lists the workloads of this node.
 STATE tells the state and for how long. IDLE is the time since the last activity, SLEEPS IN what is left of the idle
 timeout, or "no" and why not; both come from hibernated. MEMORY is what it takes now, SNAPSHOT the size of its
 checkpoint on disk. COPIES tells the sequence of the snapshot on this node, and of the newest one in the store; "late" for how
-long the store has been without the newest, "stuck" when its upload is not tried again: see hibernatectl inspect.`
+long the store has been without the newest, "stuck" when its upload is not tried again, "over quota" when store-quota allows no more: see
+hibernatectl inspect. "deleted in" stands in STATE when delete-after comes near: a wake ends that.`
 
 func newList(o *options) *cobra.Command {
 	var whole bool
@@ -84,6 +86,9 @@ func stateFor(w *daemonv1.Workload, now time.Time) string {
 	if s.GetState() == "asleep" && s.GetSandboxPid() != 0 {
 		state += ", standby"
 	}
+	if at := expire.At(s); !at.IsZero() && at.Sub(now) <= expire.Near(expire.After(s)) {
+		state += ", deleted in " + humanDuration(max(at.Sub(now), 0))
+	}
 	return state
 }
 
@@ -125,6 +130,8 @@ func copies(w *daemonv1.Workload, now time.Time) string {
 	}
 	text := orNone(strings.Join(places, ", "))
 	switch {
+	case c.GetOverQuota():
+		text += " (over quota)"
 	case c.GetFinal():
 		text += " (stuck)"
 	case c.GetLackingUnixMs() != 0:

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	daemonv1 "github.com/hibernate-runtime/hibernate/api/daemon/v1"
+	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
 	"github.com/hibernate-runtime/hibernate/daemon"
 	tier "github.com/hibernate-runtime/hibernate/snapshot"
 	"github.com/hibernate-runtime/hibernate/snapshot/durable"
@@ -168,4 +169,31 @@ func TestRewrappedTable(t *testing.T) {
 		out.WriteByte('\n')
 	}
 	golden(t, "snapshots-rewrap.txt", out.Bytes())
+}
+
+// TestDeletionIsTold: before delete-after ends a sleeper, and destroys what a workload has left behind.
+func TestDeletionIsTold(t *testing.T) {
+	w := func(slept time.Duration) *daemonv1.Workload {
+		return &daemonv1.Workload{Status: &shimv1.StatusResponse{
+			State: "asleep", StateSinceUnixMs: before(slept), Settings: []*shimv1.Setting{{Key: "delete-after", Value: "4h0m0s"}},
+		}}
+	}
+	for slept, want := range map[time.Duration]string{
+		time.Hour: "asleep 1h", 3*time.Hour + time.Minute: "asleep 3h1m, deleted in 59m", 5 * time.Hour: "asleep 5h, deleted in 0s",
+	} {
+		if got := stateFor(w(slept), now); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+		if got := deletedIn(w(slept).GetStatus(), now); (slept == time.Hour) != (got == "in 3h, unless it is woken: delete-after") {
+			t.Errorf("inspect: %q", got)
+		}
+	}
+	note := lineageNote(&daemonv1.Lineage{GoneUnixMs: before(time.Hour), DeleteUnixMs: before(-2 * time.Hour)}, nil, now)
+	if note != "container gone 1h ago, destroyed in 2h" {
+		t.Errorf("%q", note)
+	}
+	c := &daemonv1.Workload{Copies: &daemonv1.Copies{LocalSequence: 3, DurableSequence: 2, LackingUnixMs: before(time.Hour), Final: true, OverQuota: true}}
+	if got := copies(c, now); got != "local 3, store 2 (over quota)" {
+		t.Errorf("%q", got)
+	}
 }

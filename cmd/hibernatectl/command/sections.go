@@ -10,6 +10,7 @@ import (
 
 	daemonv1 "github.com/hibernate-runtime/hibernate/api/daemon/v1"
 	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
+	"github.com/hibernate-runtime/hibernate/daemon/expire"
 )
 
 // printFacts writes the head of inspect.
@@ -27,6 +28,7 @@ func printFacts(out io.Writer, w *daemonv1.Workload, now time.Time) error {
 		{"Memory", humanBytes(s.GetMemoryBytes())},
 		{"Snapshot", snapshot(s)},
 		{"In the store", stored(w.GetCopies(), now)},
+		{"Deleted", deletedIn(s, now)},
 		{"Addresses", strings.Join(s.GetAddresses(), ", ")},
 		{"Ports", portList(s.GetPorts())},
 		{"Gate", gate(s)},
@@ -55,6 +57,15 @@ func snapshot(s *shimv1.StatusResponse) string {
 		return none
 	}
 	return fmt.Sprintf("%s, sequence %d", humanBytes(s.GetImageBytes()), s.GetSequence())
+}
+
+// deletedIn tells when delete-after ends a sleeper; "" where it doesn't.
+func deletedIn(s *shimv1.StatusResponse, now time.Time) string {
+	at := expire.At(s)
+	if at.IsZero() {
+		return ""
+	}
+	return "in " + humanDuration(max(at.Sub(now), 0)) + ", unless it is woken: delete-after"
 }
 
 // stored tells which snapshot the store has, and why it lacks a newer one; "" without a store.

@@ -192,6 +192,9 @@ func lineageNote(l *daemonv1.Lineage, g *daemonv1.Generation, now time.Time) str
 	if l.GetGoneUnixMs() != 0 {
 		notes = append(notes, "container gone "+ago(now, l.GetGoneUnixMs())+" ago")
 	}
+	if at := l.GetDeleteUnixMs(); at != 0 {
+		notes = append(notes, "destroyed in "+humanDuration(max(time.UnixMilli(at).Sub(now), 0)))
+	}
 	return strings.Join(notes, ", ")
 }
 
