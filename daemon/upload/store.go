@@ -80,6 +80,7 @@ func (u *Uploader) open(ctx context.Context) {
 		report, err := store.Probe(ctx, u.store, "")
 		if err == nil {
 			u.probed(report)
+			u.tellOlder(ctx)
 			return
 		}
 		if failures == 1 && ctx.Err() == nil {
