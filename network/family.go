@@ -18,9 +18,11 @@ type family struct {
 
 	gateway netip.Addr // the link's own address, on hib0
 	all     netip.Prefix
+	nowhere []netip.Prefix // addresses to which nothing is forwarded, whatever routes say: of nobody, of oneself, of a link, of groups
 
 	// In the packet's header.
 	source, destination, address uint32 // offsets, and the length of both
+	header, protocol             uint32 // its length without options, and the offset of what follows it
 	length                       uint32 // offset of a length,
 	counted                      uint16 // which counts so many bytes of the header, too
 
@@ -35,6 +37,7 @@ var (
 	ip4 = &family{
 		name: "IPv4", netlink: netlink.FAMILY_V4, sockets: unix.AF_INET, nf: unix.NFPROTO_IPV4, ether: unix.ETH_P_IP,
 		gateway: netip.MustParseAddr("169.254.42.1"), all: netip.PrefixFrom(netip.IPv4Unspecified(), 0),
+		nowhere: prefixesOf("0.0.0.0/8", "127.0.0.0/8", "224.0.0.0/3"), header: ipv4Header, protocol: 9,
 		source: sourceOffset, destination: destinationOffset, address: 4, length: 2, counted: ipv4Header,
 		icmp: unix.IPPROTO_ICMP, echoRequest: icmpEchoRequest, echoReply: icmpEchoReply, unreachable: icmpUnreachable, portUnreachable: 3,
 		errors: []byte{icmpUnreachable, icmpExceeded, icmpParameter}, sourceChecksum: 10,
@@ -43,12 +46,20 @@ var (
 	ip6 = &family{
 		name: "IPv6", suffix: "6", netlink: netlink.FAMILY_V6, sockets: unix.AF_INET6, nf: unix.NFPROTO_IPV6, ether: unix.ETH_P_IPV6,
 		gateway: netip.MustParseAddr("fe80::42:1"), all: netip.PrefixFrom(netip.IPv6Unspecified(), 0),
+		nowhere: prefixesOf("::/32", "fe80::/10", "ff00::/8"), header: ipv6Header, protocol: 6,
 		source: 8, destination: 24, address: 16, length: 4,
 		icmp: unix.IPPROTO_ICMPV6, echoRequest: 128, echoReply: 129, unreachable: 1, portUnreachable: 4,
 		errors: []byte{1, 2, 3, 4}, sourceChecksum: ipv6Header + 2,
 	}
 	families = []*family{ip4, ip6}
 )
+
+func prefixesOf(list ...string) (out []netip.Prefix) {
+	for _, p := range list {
+		out = append(out, netip.MustParsePrefix(p))
+	}
+	return out
+}
 
 // familyOf is an address's.
 func familyOf(a netip.Addr) *family {

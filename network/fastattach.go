@@ -3,6 +3,7 @@ package network
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -15,18 +16,14 @@ const programLicense = "Dual BSD/GPL"
 // attach makes the programs and puts them in place, switched off. The caller holds f.mu.
 func (f *fastPath) attach(l *Link, at *fastPrograms) (err error) {
 	if f.maps == nil {
-		if f.maps, err = newFastMaps(len(ip4.fromProbers(l.probers)) > 0); err != nil {
+		if f.maps, err = newFastMaps(l.attachment, l.probers); err != nil {
 			return err
 		}
 	}
 	if err := f.write(0); err != nil {
 		return err
 	}
-	s := &fastSpec{
-		addresses: l.attachment.of(ip4), primary: at.primary, outer: at.outer,
-		switches: f.maps.switches, counts: f.maps.counts, hops: f.maps.hops,
-		youngs: f.maps.youngs, ignore: l.ignore, probes: ip4.fromProbers(l.probers), youth: l.youth,
-	}
+	s := f.spec(l, at)
 	for _, one := range []struct {
 		name  string
 		side  *side
@@ -45,6 +42,21 @@ func (f *fastPath) attach(l *Link, at *fastPrograms) (err error) {
 	}
 	f.programs = at
 	return nil
+}
+
+// spec gathers what the programs have to know. The caller holds f.mu.
+func (f *fastPath) spec(l *Link, at *fastPrograms) *fastSpec {
+	s := &fastSpec{
+		primary: at.primary, outer: at.outer, switches: f.maps.switches, counts: f.maps.counts, ignore: l.ignore, youth: l.youth,
+	}
+	for _, of := range l.attachment.families() {
+		one := &fastFamily{family: of, spec: s, probes: of.fromProbers(l.probers), hops: f.maps.hops[of], youngs: f.maps.youngs[of]}
+		for _, a := range l.attachment.of(of) {
+			one.addresses = append(one.addresses, netip.PrefixFrom(a, a.BitLen()))
+		}
+		s.families = append(s.families, one)
+	}
+	return s
 }
 
 // attachProgram leaves the program to its link.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/hibernate-runtime/hibernate/network"
 )
@@ -17,21 +18,21 @@ import (
 // What P's kernel would not forward, whatever its routes say, the fast path doesn't send either: the node beyond might take
 // it for its own.
 func TestAddressesOfNobodyStayInThePod(t *testing.T) {
-	both(t, func(t *testing.T, w *world, _ *network.Link, s *standIn, _ bool) {
+	both(t, func(t *testing.T, w *world, _ *network.Link, s *standIn, p plan, _ bool) {
 		h := handle(t, w.pod)
-		must(t, h.LinkSetDown(get(t, h, "lo"))) // and with it the route of 127.0.0.0/8
+		must(t, h.LinkSetDown(get(t, h, "lo"))) // and with it the route of what is of this node
 		hib0 := get(t, h, "hib0").Attrs().HardwareAddr
 		wire := inside(t, s.ns, func() (*os.File, error) { return packetSocket("eth0") })
 		defer wire.Close()
 		beyond := inside(t, w.node, func() (*os.File, error) { return packetSocket("vpod") })
 		defer beyond.Close()
 		send := func(to netip.Addr) {
-			p := audible(8)
-			copy(p[12:], podAddr.AsSlice())
-			copy(p[16:], to.AsSlice())
-			seal(p)
-			_, err := wire.Write(slices.Concat(make([]byte, 10), hib0, net.HardwareAddr{2, 0, 0, 0, 0, 7}, []byte{8, 0}, p))
+			_, err := wire.Write(framed(hib0, between(p.pod, to, p.audible(8))))
 			must(t, err)
+		}
+		nobodys := []netip.Addr{addrOf("0.0.0.0"), addrOf("127.0.0.1"), addrOf("224.0.0.251"), addrOf("239.1.1.1"), addrOf("255.255.255.255")}
+		if p.pod.Is6() {
+			nobodys = []netip.Addr{addrOf("::1"), addrOf("fe80::9"), addrOf("ff02::1"), addrOf("ff05::2")}
 		}
 		reached := func(honest netip.Addr) netip.Addr {
 			must(t, beyond.SetReadDeadline(time.Now().Add(5*time.Second)))
@@ -40,25 +41,30 @@ func TestAddressesOfNobodyStayInThePod(t *testing.T) {
 				buf := make([]byte, 2000)
 				n, err := beyond.Read(buf)
 				must(t, err)
-				if f := buf[10:n]; len(f) >= 34 && f[12] == 8 && f[13] == 0 {
-					return netip.AddrFrom4([4]byte(f[30:34]))
+				if to := p.destination(buf[:n]); to == honest || slices.Contains(nobodys, to) && !saysOfNeighbours(buf[10:n]) {
+					return to
 				}
 			}
 		}
 		for range 3 { // so that the way to the router is known
-			reached(routerAddr)
+			reached(p.router)
 		}
-		for _, nobody := range []string{"0.0.0.0", "127.0.0.1", "224.0.0.251", "239.1.1.1", "255.255.255.255"} {
+		for _, nobody := range nobodys {
 			for range 3 {
-				send(addrOf(nobody))
+				send(nobody)
 			}
 			for range 4 {
-				if to := reached(routerAddr); to != routerAddr {
+				if to := reached(p.router); to != p.router {
 					t.Errorf("a packet to %s left the pod", to)
 				}
 			}
 		}
 	})
+}
+
+// saysOfNeighbours tells what P itself says to groups.
+func saysOfNeighbours(frame []byte) bool {
+	return frame[14]>>4 == 6 && frame[14+6] != unix.IPPROTO_UDP
 }
 
 // An interface without Ethernet headers has packets that would be misread.
@@ -75,54 +81,55 @@ func TestNoFastPathWithoutFrames(t *testing.T) {
 		t.Errorf("the fast path's reason is %q", why)
 	}
 	ln := listenNobodys(t, s.ns, podAddr)
-	p := audible(5)
-	copy(p[12:], clientAddr.AsSlice())
-	copy(p[16:], podAddr.AsSlice())
-	seal(p)
-	_, err := tun.Fds[0].Write(p)
+	_, err := tun.Fds[0].Write(sealed(between(clientAddr, podAddr, four.audible(5))))
 	must(t, err)
 	first(t, ln, 5)
 }
 
 // Where P routes by source, the way of one address is not another's.
 func TestHopIsOfItsSource(t *testing.T) {
-	w := newWorld(t)
-	h := handle(t, w.pod)
-	second, far := addrOf("10.99.0.9"), addrOf("192.0.2.1")
-	addAddr(t, h, "eth0", second, 24)
-	rule := netlink.NewRule()
-	rule.Family, rule.Src, rule.Table, rule.Priority = netlink.FAMILY_V4, hostNet(second), 77, 500
-	must(t, h.RuleAdd(rule))
-	must(t, h.RouteAdd(&netlink.Route{LinkIndex: get(t, h, "eth0").Attrs().Index, Gw: clientAddr.AsSlice(), Table: 77}))
-	w, l, s := awakeIn(t, w)
-	if why := l.FastPath(); why != "" {
-		t.Fatal(why)
-	}
-	wire := inside(t, s.ns, func() (*os.File, error) { return packetSocket("eth0") })
-	defer wire.Close()
-	beyond := inside(t, w.node, func() (*os.File, error) { return packetSocket("vpod") })
-	defer beyond.Close()
-	hib0, mac := get(t, h, "hib0").Attrs().HardwareAddr, get(t, handle(t, w.client), "eth0").Attrs().HardwareAddr
-	for range 5 {
-		for _, from := range []netip.Addr{podAddr, second} {
-			p := audible(8)
-			copy(p[12:], from.AsSlice())
-			copy(p[16:], far.AsSlice())
-			seal(p)
-			_, err := wire.Write(slices.Concat(make([]byte, 10), hib0, net.HardwareAddr{2, 0, 0, 0, 0, 7}, []byte{8, 0}, p))
-			must(t, err)
-			must(t, beyond.SetReadDeadline(time.Now().Add(5*time.Second)))
-			for {
-				buf := make([]byte, 2000)
-				n, err := beyond.Read(buf)
-				must(t, err)
-				if f := buf[10:n]; len(f) >= 34 && f[12] == 8 && f[13] == 0 {
-					if to := net.HardwareAddr(f[:6]); (to.String() == mac.String()) != (from == second) {
-						t.Errorf("from %s it goes to %s", from, to)
+	for _, p := range []plan{four, six} {
+		t.Run(p.name, func(t *testing.T) {
+			w := newWorldOf(t, p)
+			h := handle(t, w.pod)
+			second, far, family := p.other(9), addrOf("192.0.2.1"), netlink.FAMILY_V4
+			if p.pod.Is6() {
+				far, family = addrOf("2001:db8::1"), netlink.FAMILY_V6
+			}
+			addAddr(t, h, "eth0", second, p.bits)
+			eventually(t, "the address is in use", func() bool { return inUse(t, h, second) })
+			rule := netlink.NewRule()
+			rule.Family, rule.Src, rule.Table, rule.Priority = family, hostNet(second), 77, 500
+			must(t, h.RuleAdd(rule))
+			must(t, h.RouteAdd(&netlink.Route{LinkIndex: get(t, h, "eth0").Attrs().Index, Dst: everywhere(far), Gw: p.client.AsSlice(), Table: 77}))
+			w, l, s := awakeIn(t, w)
+			if why := l.FastPath(); why != "" {
+				t.Fatal(why)
+			}
+			wire := inside(t, s.ns, func() (*os.File, error) { return packetSocket("eth0") })
+			defer wire.Close()
+			beyond := inside(t, w.node, func() (*os.File, error) { return packetSocket("vpod") })
+			defer beyond.Close()
+			hib0, mac := get(t, h, "hib0").Attrs().HardwareAddr, get(t, handle(t, w.client), "eth0").Attrs().HardwareAddr
+			for range 5 {
+				for _, from := range []netip.Addr{p.pod, second} {
+					_, err := wire.Write(framed(hib0, between(from, far, p.audible(8))))
+					must(t, err)
+					must(t, beyond.SetReadDeadline(time.Now().Add(5*time.Second)))
+					for {
+						buf := make([]byte, 2000)
+						n, err := beyond.Read(buf)
+						must(t, err)
+						if p.destination(buf[:n]) != far {
+							continue
+						}
+						if to := net.HardwareAddr(buf[10:16]); (to.String() == mac.String()) != (from == second) {
+							t.Errorf("from %s it goes to %s", from, to)
+						}
+						break
 					}
-					break
 				}
 			}
-		}
+		})
 	}
 }

@@ -183,7 +183,7 @@ func (l *Link) foreignLegacy() (string, error) {
 // foreignPolicies finds IPsec's: what P encrypts, or takes only encrypted.
 func (l *Link) foreignPolicies() (what string, err error) {
 	err = enter(l.pod.ns, func() error {
-		list, err := netlink.XfrmPolicyList(netlink.FAMILY_V4)
+		list, err := netlink.XfrmPolicyList(netlink.FAMILY_ALL)
 		if len(list) > 0 {
 			what = fmt.Sprintf("others' rules in the pod: IPsec policy %v", list[0].Dir)
 		}

@@ -48,6 +48,11 @@ var obstacles = []struct {
 		inside(t, w.pod, func() (any, error) { return nil, netlink.XfrmPolicyAdd(p) })
 		return func() { inside(t, w.pod, func() (any, error) { return nil, netlink.XfrmPolicyDel(p) }) }
 	}},
+	{"IPsec policy of IPv6", func(t *testing.T, w *world) func() {
+		p := &netlink.XfrmPolicy{Src: hostNet(six.pod), Dst: hostNet(six.router), Dir: netlink.XFRM_DIR_OUT, Action: netlink.XFRM_POLICY_BLOCK}
+		inside(t, w.pod, func() (any, error) { return nil, netlink.XfrmPolicyAdd(p) })
+		return func() { inside(t, w.pod, func() (any, error) { return nil, netlink.XfrmPolicyDel(p) }) }
+	}},
 	{"tcx program", func(t *testing.T, w *world) func() {
 		l := attachTo(t, w.pod, "eth0")
 		return func() { must(t, l.Close()) }

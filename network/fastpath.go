@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 
@@ -36,34 +37,42 @@ type fastPath struct {
 	told atomic.Pointer[string] // what FastPath says; nil: nothing yet
 }
 
-// switches are an array of one, so that the programs reach it without a call; counts, too.
-type fastMaps struct{ switches, counts, hops, youngs *ebpf.Map }
+// switches are an array of one, so that the programs reach it without a call; counts, too. The others are each family's own.
+type fastMaps struct {
+	switches, counts *ebpf.Map
+	hops, youngs     map[*family]*ebpf.Map // of those that the pod has, and from which probes come
+}
 
-// newFastMaps makes those that are needed.
-func newFastMaps(probes bool) (*fastMaps, error) {
-	m := &fastMaps{}
-	for _, one := range []struct {
-		at   **ebpf.Map
-		spec ebpf.MapSpec
-	}{
-		{&m.switches, ebpf.MapSpec{Name: "hibernate_gate", Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1}},
-		{&m.counts, ebpf.MapSpec{Name: "hibernate_use", Type: ebpf.Array, KeySize: 4, ValueSize: countsSize, MaxEntries: 1}},
-		{&m.hops, ebpf.MapSpec{Name: "hibernate_hops", Type: ebpf.LRUHash, KeySize: hopKeySize, ValueSize: hopSize, MaxEntries: hopsAtMost}},
-		{&m.youngs, ebpf.MapSpec{Name: "hibernate_young", Type: ebpf.LRUHash, KeySize: youngKeySize, ValueSize: 8, MaxEntries: youngFast}},
-	} {
-		if one.at == &m.youngs && !probes {
-			continue
+func newFastMaps(a *Attachment, probers []netip.Prefix) (m *fastMaps, err error) {
+	m = &fastMaps{hops: map[*family]*ebpf.Map{}, youngs: map[*family]*ebpf.Map{}}
+	one := func(s ebpf.MapSpec) (made *ebpf.Map) {
+		if err == nil {
+			made, err = ebpf.NewMap(&s)
 		}
-		var err error
-		if *one.at, err = ebpf.NewMap(&one.spec); err != nil {
-			return nil, errors.Join(err, m.close())
+		return made
+	}
+	m.switches = one(ebpf.MapSpec{Name: "hibernate_gate", Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1})
+	m.counts = one(ebpf.MapSpec{Name: "hibernate_use", Type: ebpf.Array, KeySize: 4, ValueSize: countsSize, MaxEntries: 1})
+	for _, f := range a.families() {
+		m.hops[f] = one(ebpf.MapSpec{Name: "hibernate_hops", Type: ebpf.LRUHash, KeySize: f.hopKeySize(), ValueSize: hopSize, MaxEntries: hopsAtMost})
+		if len(f.fromProbers(probers)) > 0 {
+			m.youngs[f] = one(ebpf.MapSpec{Name: "hibernate_young", Type: ebpf.LRUHash, KeySize: f.youngKeySize(), ValueSize: 8, MaxEntries: youngFast})
 		}
+	}
+	if err != nil {
+		return nil, errors.Join(err, m.close())
 	}
 	return m, nil
 }
 
 func (m *fastMaps) close() error {
-	return errors.Join(m.switches.Close(), m.counts.Close(), m.hops.Close(), m.youngs.Close())
+	errs := []error{m.switches.Close(), m.counts.Close()}
+	for _, list := range []map[*family]*ebpf.Map{m.hops, m.youngs} {
+		for _, one := range list {
+			errs = append(errs, one.Close())
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // fastPrograms are the three, at the interfaces with these indexes.

@@ -68,22 +68,20 @@ func (f *family) within(offset uint32, p netip.Prefix) []expr.Any {
 func maskOf(p netip.Prefix) []byte { return net.CIDRMask(p.Bits(), p.Addr().BitLen()) }
 
 // ignored is the same for the fast path: R9 says afterwards that the packet is no use. Offsets are those in the frame.
-func (s *fastSpec) ignored(address, port int16) (out asm.Instructions) {
-	for n, i := range s.ignore {
-		if !i.fits(ip4) {
+func (f *fastFamily) ignored(address, port int16) (out asm.Instructions) {
+	for n, i := range f.spec.ignore {
+		if !i.fits(f.family) {
 			continue
 		}
-		next := fmt.Sprintf("not ignored by %d", n)
+		next := f.label(fmt.Sprintf("not ignored by %d", n))
 		if i.Protocol != 0 {
-			out = append(out, asm.LoadMem(asm.R1, asm.R7, atProtocol, asm.Byte), asm.JNE.Imm(asm.R1, int32(i.Protocol), next))
+			out = append(out, asm.LoadMem(asm.R1, asm.R7, f.atProtocol(), asm.Byte), asm.JNE.Imm(asm.R1, int32(i.Protocol), next))
 		}
 		if i.Port != 0 {
 			out = append(out, asm.LoadMem(asm.R1, asm.R7, port, asm.Half), asm.JNE.Imm(asm.R1, swapped(i.Port), next))
 		}
 		if i.From.IsValid() {
-			mask, _ := netip.AddrFromSlice(maskOf(i.From))
-			out = append(out, asm.LoadMem(asm.R1, asm.R7, address, asm.Word), asm.And.Imm32(asm.R1, address32(mask)),
-				asm.JNE.Imm32(asm.R1, address32(i.From.Masked().Addr()), next))
+			out = append(out, within(address, i.From, next)...)
 		}
 		out = append(out, asm.Mov.Imm(asm.R9, 0), asm.Mov.Imm(asm.R1, 0).WithSymbol(next))
 	}

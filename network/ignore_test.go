@@ -13,11 +13,12 @@ import (
 
 // Traffic that a filter names is no use, whichever way the packets take, and all other traffic is.
 func TestIgnoredTrafficIsNoActivity(t *testing.T) {
-	from := netip.MustParsePrefix
-	for name, c := range map[string]struct {
+	type ignoring struct {
 		filter   network.Filter
 		tcp, udp bool // ignored
-	}{
+	}
+	from := netip.MustParsePrefix
+	cases := map[plan]map[string]ignoring{four: {
 		"port":                        {network.Filter{Port: echoPort}, true, true},
 		"TCP's":                       {network.Filter{Protocol: unix.IPPROTO_TCP, Port: echoPort}, true, false},
 		"UDP's":                       {network.Filter{Protocol: unix.IPPROTO_UDP, Port: echoPort}, false, true},
@@ -31,28 +32,37 @@ func TestIgnoredTrafficIsNoActivity(t *testing.T) {
 		"port and address":            {network.Filter{Port: echoPort, From: from("10.99.0.3/32")}, true, true},
 		"port and another's":          {network.Filter{Port: echoPort, From: from("10.99.0.4/32")}, false, false},
 		"another port and an address": {network.Filter{Port: closedPort, From: from("10.99.0.3/32")}, false, false},
-	} {
-		for way, slow := range map[string]bool{"past the stack": false, "through it": true} {
-			t.Run(name+" "+way, func(t *testing.T) {
-				w := newWorld(t)
-				w.slow, w.ignore = slow, []network.Filter{{Port: 1}, c.filter, {From: from("192.0.2.0/24")}}
-				_, l, _ := awakeIn(t, w)
-				if why := l.FastPath(); (why != "") != slow {
-					t.Fatalf("the fast path: %q", why)
-				}
-				uses(t, w, l, "tcp4", !c.tcp)
-				uses(t, w, l, "udp4", !c.udp)
-			})
+	}, six: {
+		"TCP's and address":   {network.Filter{Protocol: unix.IPPROTO_TCP, Port: echoPort, From: from("fd99::3/128")}, true, false},
+		"network":             {network.Filter{From: from("fd99::/126")}, true, true},
+		"everybody":           {network.Filter{From: from("::/0")}, true, true},
+		"another network":     {network.Filter{From: from("fd99::80/121")}, false, false},
+		"of the other family": {network.Filter{From: from("0.0.0.0/0")}, false, false},
+	}}
+	for p, list := range cases {
+		for name, c := range list {
+			for way, slow := range map[string]bool{"past the stack": false, "through it": true} {
+				t.Run(p.name+" "+name+" "+way, func(t *testing.T) {
+					w := newWorldOf(t, p)
+					w.slow, w.ignore = slow, []network.Filter{{Port: 1}, c.filter, {From: from("192.0.2.0/24")}, {From: from("2001:db8::/32")}}
+					_, l, _ := awakeIn(t, w)
+					if why := l.FastPath(); (why != "") != slow {
+						t.Fatalf("the fast path: %q", why)
+					}
+					uses(t, w, l, p.tcp(), p, !c.tcp)
+					uses(t, w, l, p.udp(), p, !c.udp)
+				})
+			}
 		}
 	}
 }
 
 // uses talks to the sandbox for longer than a packet that asks for the way, and wants that to be use or not.
-func uses(t *testing.T, w *world, l *network.Link, how string, want bool) {
+func uses(t *testing.T, w *world, l *network.Link, how string, p plan, want bool) {
 	t.Helper()
 	before := settled(t, l)
 	c := inside(t, w.client, func() (net.Conn, error) {
-		return net.DialTimeout(how, netip.AddrPortFrom(podAddr, echoPort).String(), 10*time.Second)
+		return net.DialTimeout(how, p.at(echoPort), 10*time.Second)
 	})
 	defer c.Close()
 	for range 5 {

@@ -166,6 +166,16 @@ func TestRouterAdvertisementsAreKept(t *testing.T) {
 	if now := inside(t, w.pod, func() (string, error) { return ipv6Settings("eth0") }); now != before {
 		t.Errorf("the interface was %s and is %s", before, now)
 	}
+	inside(t, w.pod, func() (any, error) {
+		return nil, os.WriteFile("/proc/sys/net/ipv6/conf/hib0/forwarding", []byte("0"), 0)
+	})
+	mendAll(t, l)
+	if now := inside(t, w.pod, func() (string, error) { return ipv6Settings("hib0") }); !strings.Contains(now, "forwarding=1") {
+		t.Errorf("hib0 is mended to %s", now)
+	}
+	if n := advertised(t, h); n != 1 {
+		t.Fatalf("%d routes from routers are left after the mending", n)
+	}
 	if list := l.Attachment().Routes; !hasAdvertised(list) {
 		t.Errorf("captured %+v", list)
 	}

@@ -131,6 +131,10 @@ func TestHeldConnectionIsProxiedByEachFamily(t *testing.T) {
 		newStandIn(t, w)
 		must(t, l.SetGate(t.Context(), opened))
 		must(t, l.Connect(t.Context()))
+		must(t, l.Quicken(t.Context()))
+		if why := l.FastPath(); why != "" {
+			t.Fatalf("no fast path that could take them for the sandbox's: %s", why)
+		}
 		onward, err := l.Dial(t.Context(), netip.MustParseAddrPort(client.LocalAddr().String()), echoPort)
 		must(t, err)
 		defer onward.Close()

@@ -69,8 +69,6 @@ func Open(ctx context.Context, o Options) (*Link, error) {
 		l.fast.refused = "switched off"
 	case o.Attachment.MAC == "":
 		l.fast.refused = "the pod's interface has no Ethernet frames"
-	case !o.Attachment.carries(ip4):
-		l.fast.refused = "the pod has no IPv4 address: IPv6 goes through its stack"
 	case o.Attachment.Translated():
 		l.fast.refused = o.Attachment.whyTranslated()
 	}

@@ -1,6 +1,7 @@
 package network_test
 
 import (
+	"encoding/binary"
 	"io"
 	"net"
 	"os"
@@ -93,8 +94,8 @@ var narrow = map[string]func(t *testing.T, h *netlink.Handle){
 func TestSandboxIsToldOfTooLongPackets(t *testing.T) {
 	for name, do := range narrow {
 		t.Run(name, func(t *testing.T) {
-			both(t, func(t *testing.T, w *world, _ *network.Link, s *standIn, _ bool) {
-				warm(t, w)
+			bothBy(t, four, func(t *testing.T, w *world, _ *network.Link, s *standIn, _ bool) {
+				warm(t, w, four)
 				ln := inside(t, w.client, func() (net.Listener, error) { return net.Listen("tcp4", ":7100") })
 				defer ln.Close()
 				c := inside(t, s.ns, func() (net.Conn, error) { return net.Dial("tcp4", clientAddr.String()+":7100") })
@@ -130,12 +131,12 @@ func TestSandboxIsToldOfPsErrors(t *testing.T) {
 		"no hop left": {clientAddr.String() + ":9", 1, unix.EHOSTUNREACH},
 	} {
 		t.Run(name, func(t *testing.T) {
-			both(t, func(t *testing.T, w *world, _ *network.Link, s *standIn, fast bool) {
+			bothBy(t, four, func(t *testing.T, w *world, _ *network.Link, s *standIn, fast bool) {
 				h := handle(t, w.pod)
 				must(t, h.RouteAdd(&netlink.Route{Type: unix.RTN_PROHIBIT, Dst: hostNet(addrOf("192.0.2.1"))}))
 				u := reporting(t, s.ns, one.to, one.hops)
 				if fast && one.hops == 1 { // it is no hop: the client gets the datagram, and refuses it
-					warm(t, w)
+					warm(t, w, four)
 					eventually(t, "the client refuses", func() bool {
 						send(u, 10) // the first may go P's way, to learn the next hop
 						return pending(t, u) == unix.ECONNREFUSED
@@ -151,8 +152,8 @@ func TestSandboxIsToldOfPsErrors(t *testing.T) {
 
 // Errors of routers beyond P reach the sandbox, awake or when it is woken.
 func TestSandboxIsToldOfErrorsOnTheWay(t *testing.T) {
-	both(t, func(t *testing.T, w *world, l *network.Link, s *standIn, _ bool) {
-		warm(t, w)
+	bothBy(t, four, func(t *testing.T, w *world, l *network.Link, s *standIn, _ bool) {
+		warm(t, w, four)
 		u := reporting(t, s.ns, clientAddr.String()+":9", 64)
 		at := u.LocalAddr().(*net.UDPAddr).Port
 		sendRaw(t, w.node, icmpError(unix.IPPROTO_UDP, 1, 0, at, 9))
@@ -173,7 +174,7 @@ func TestSandboxIsToldOfErrorsOnTheWay(t *testing.T) {
 
 // An error about a connection that P holds is P's.
 func TestErrorsOfHeldConnectionsStayInP(t *testing.T) {
-	both(t, func(t *testing.T, w *world, l *network.Link, _ *standIn, _ bool) {
+	bothBy(t, four, func(t *testing.T, w *world, l *network.Link, _ *standIn, _ bool) {
 		f, err := l.Listen(t.Context(), echoPort, network.Backlog{})
 		must(t, err)
 		defer f.Close()
@@ -253,25 +254,12 @@ func expectError(t *testing.T, u *net.UDPConn, want syscall.Errno) {
 
 // icmpError says that a packet of the pod's to the client met an end on its way.
 func icmpError(protocol, code byte, mtu, from, to int) []byte {
-	about := packet(protocol, 8)
-	copy(about[12:], podAddr.AsSlice())
-	copy(about[16:], clientAddr.AsSlice())
-	seal(about)
+	about := sealed(between(podAddr, clientAddr, four.packet(protocol, 8)))
 	about[20], about[21], about[22], about[23] = byte(from>>8), byte(from), byte(to>>8), byte(to)
-	b := packet(unix.IPPROTO_ICMP, 8)
-	copy(b[12:], routerAddr.AsSlice())
-	copy(b[16:], podAddr.AsSlice())
+	b := append(between(routerAddr, podAddr, four.packet(unix.IPPROTO_ICMP, 8)), about...)
 	copy(b[20:], []byte{3, code, 0, 0, 0, 0, byte(mtu >> 8), byte(mtu)})
-	b = append(b, about...)
-	var sum uint32
-	for i := 20; i < len(b); i += 2 {
-		sum += uint32(b[i])<<8 | uint32(b[i+1])
-	}
-	sum = sum>>16 + sum&0xffff
-	sum = ^(sum>>16 + sum)
-	b[22], b[23] = byte(sum>>8), byte(sum)
-	seal(b)
-	return b
+	binary.BigEndian.PutUint16(b[22:], checksum(b[20:]))
+	return sealed(b)
 }
 
 // gVisor goes by what it is told, awake, and restored behind an interface that takes less than it knew.

@@ -55,7 +55,7 @@ func checkSettings(want []setting) error {
 func applySettings(want []setting) error {
 	for _, s := range want {
 		write := writeSysctl
-		if s.name == forwarding6 {
+		if s.name == forwarding6 || s.name == outerForwarding6 {
 			write = forwardIPv6
 		}
 		err := write(s.name, s.value)
@@ -89,6 +89,7 @@ func outerSettings(allRPFilter string, six bool) []setting {
 	}
 	list = append(list,
 		setting{name: conf6 + "disable_ipv6", value: "0"}, // whatever is P's default: its interface has IPv6
+		setting{name: outerForwarding6, value: "1"},       // the fast path's programs are told ways from here only then
 		setting{name: conf6 + "accept_redirects", value: "0"})
 	return append(list, neighbourSettings("net/ipv6/neigh/"+outerName+"/")...)
 }
@@ -117,8 +118,12 @@ func (l *Link) innerSettings() []setting {
 	return list
 }
 
+// outerForwarding6 has no say in what P's stack forwards.
+const outerForwarding6 = "net/ipv6/conf/" + outerName + "/forwarding"
+
 // forwardIPv6 runs inside a namespace. Only all interfaces together forward; what else comes with that for each of them is
-// put back: that it is a router's, and doesn't listen to others. What routers have told stays known meanwhile.
+// put back: that it is a router's, and doesn't listen to others. What routers have told stays known meanwhile, also when
+// only one interface becomes a router's.
 func forwardIPv6(name, value string) error {
 	if have, err := readSysctl(name); err != nil || have == value {
 		return err
@@ -138,6 +143,9 @@ func forwardIPv6(name, value string) error {
 	err = applySettings(both)
 	if err == nil {
 		err = writeSysctl(name, value)
+	}
+	if name != forwarding6 {
+		forwarding = nil
 	}
 	return errors.Join(err, applySettings(append(forwarding, accepting...)))
 }

@@ -13,7 +13,7 @@ import (
 
 // Whoever asks is told whose packets are use, whichever way they take.
 func TestUseIsTold(t *testing.T) {
-	both(t, func(t *testing.T, w *world, l *network.Link, s *standIn, _ bool) {
+	both(t, func(t *testing.T, w *world, l *network.Link, s *standIn, p plan, _ bool) {
 		var mu sync.Mutex
 		told := map[network.Use]bool{}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -26,12 +26,12 @@ func TestUseIsTold(t *testing.T) {
 				told[u] = true
 			})
 		}()
-		for protocol, network4 := range map[string]string{"tcp": "tcp4", "udp": "udp4"} {
+		for protocol, how := range map[string]string{"tcp": p.tcp(), "udp": p.udp()} {
 			c := inside(t, w.client, func() (net.Conn, error) {
-				return net.DialTimeout(network4, netip.AddrPortFrom(podAddr, echoPort).String(), 10*time.Second)
+				return net.DialTimeout(how, p.at(echoPort), 10*time.Second)
 			})
 			defer c.Close()
-			want := network.Use{Protocol: protocol, Peer: netip.MustParseAddrPort(c.LocalAddr().String()), Own: netip.AddrPortFrom(podAddr, echoPort)}
+			want := network.Use{Protocol: protocol, Peer: netip.MustParseAddrPort(c.LocalAddr().String()), Own: netip.AddrPortFrom(p.pod, echoPort)}
 			eventually(t, "told of "+want.String(), func() bool {
 				must(t, say(c, "whose is it?", answerTime))
 				mu.Lock()

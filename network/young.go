@@ -2,7 +2,6 @@ package network
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -164,45 +163,40 @@ func (l *Link) Used(ctx context.Context, s Said) error {
 	return nil
 }
 
-const youngKeySize = 8
+func (f *family) youngKeySize() uint32 { return f.address + 4 }
 
 // young leaves segments of young connections to the rules; who opens one begins its youth. The other side's address and port are at these
 // offsets in the frame.
-func (s *fastSpec) young(address, port int16, opens bool) asm.Instructions {
-	const grown, prober, known = "grown", "a prober's", "known"
-	if len(s.probes) == 0 {
+func (f *fastFamily) young(address, port int16, opens bool) asm.Instructions {
+	grown, known := f.label("grown"), f.label("known")
+	if len(f.probes) == 0 {
 		return nil
 	}
 	out := asm.Instructions{
-		asm.LoadMem(asm.R1, asm.R7, atProtocol, asm.Byte),
+		asm.LoadMem(asm.R1, asm.R7, f.atProtocol(), asm.Byte),
 		asm.JNE.Imm(asm.R1, unix.IPPROTO_TCP, grown),
-		asm.LoadMem(asm.R1, asm.R7, address, asm.Word),
 	}
-	for _, p := range s.probes {
-		mask, _ := netip.AddrFromSlice(maskOf(p))
-		out = append(out, asm.Mov.Reg(asm.R2, asm.R1), asm.And.Imm32(asm.R2, address32(mask)), asm.JEq.Imm32(asm.R2, address32(p.Masked().Addr()), prober))
-	}
+	out = append(out, f.among(address, f.probes, "a prober's", grown)...)
+	out = append(out, copyWords(asm.RFP, stackKey, asm.R7, address, int16(f.address/4))...)
 	out = append(out,
-		asm.Ja.Label(grown),
-		asm.StoreMem(asm.RFP, stackKey, asm.R1, asm.Word).WithSymbol(prober),
 		asm.LoadMem(asm.R1, asm.R7, port, asm.Half),
-		asm.StoreMem(asm.RFP, stackKey+4, asm.R1, asm.Word),
+		asm.StoreMem(asm.RFP, stackKey+int16(f.address), asm.R1, asm.Word),
 		asm.FnKtimeGetCoarseNs.Call(),
 		asm.StoreMem(asm.RFP, stackNow, asm.R0, asm.DWord),
 	)
 	if opens {
 		out = append(out,
 			asm.Mov.Reg(asm.R1, asm.R7),
-			asm.Add.Imm(asm.R1, endTCP),
+			asm.Add.Imm(asm.R1, int32(f.at(shortestTCP))),
 			asm.JGT.Reg(asm.R1, asm.R8, toSlow),
-			asm.LoadMem(asm.R1, asm.R7, atTransport+13, asm.Byte),
+			asm.LoadMem(asm.R1, asm.R7, f.at(13), asm.Byte),
 			asm.And.Imm32(asm.R1, fin|syn|rst|ack),
 			asm.JNE.Imm(asm.R1, syn, known),
 			asm.LoadMem(asm.R1, asm.RFP, stackNow, asm.DWord),
-			asm.LoadImm(asm.R2, s.youth.Nanoseconds(), asm.DWord),
+			asm.LoadImm(asm.R2, f.spec.youth.Nanoseconds(), asm.DWord),
 			asm.Add.Reg(asm.R1, asm.R2),
 			asm.StoreMem(asm.RFP, stackNow, asm.R1, asm.DWord),
-			asm.LoadMapPtr(asm.R1, s.youngs.FD()),
+			asm.LoadMapPtr(asm.R1, f.youngs.FD()),
 			asm.Mov.Reg(asm.R2, asm.RFP),
 			asm.Add.Imm(asm.R2, stackKey),
 			asm.Mov.Reg(asm.R3, asm.RFP),
@@ -213,7 +207,7 @@ func (s *fastSpec) young(address, port int16, opens bool) asm.Instructions {
 		)
 	}
 	return append(out,
-		asm.LoadMapPtr(asm.R1, s.youngs.FD()).WithSymbol(known),
+		asm.LoadMapPtr(asm.R1, f.youngs.FD()).WithSymbol(known),
 		asm.Mov.Reg(asm.R2, asm.RFP),
 		asm.Add.Imm(asm.R2, stackKey),
 		asm.FnMapLookupElem.Call(),
@@ -227,18 +221,16 @@ func (s *fastSpec) young(address, port int16, opens bool) asm.Instructions {
 
 // grown has a connection take the fast path.
 func (f *fastPath) grown(client netip.AddrPort) error {
-	if !client.Addr().Is4() {
-		return nil
-	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.maps == nil || f.maps.youngs == nil {
+	if f.maps == nil {
 		return nil
 	}
-	key := make([]byte, youngKeySize)
-	copy(key, client.Addr().AsSlice())
-	binary.BigEndian.PutUint16(key[4:], client.Port())
-	if err := f.maps.youngs.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+	youngs := f.maps.youngs[familyOf(client.Addr())]
+	if youngs == nil {
+		return nil
+	}
+	if err := youngs.Delete(youngKey(client)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return fmt.Errorf("count the connection of %s: %w", client, err)
 	}
 	return nil
