@@ -29,6 +29,7 @@ type pump struct {
 	done     <-chan struct{} // ends waits for resources
 
 	onWay onWay // also before the first run: what another pump has left
+	pace  pace
 }
 
 // onWay are bytes that were read and not yet delivered. Without any there is no
@@ -48,6 +49,7 @@ func (p *pump) run() (readErr, writeErr error) {
 				return err, nil
 			}
 		}
+		n := p.onWay.bytes
 		if err := p.flush(); err != nil {
 			if !interrupted(err) {
 				p.onWay.pipe.close() // it holds bytes
@@ -56,19 +58,26 @@ func (p *pump) run() (readErr, writeErr error) {
 		}
 		p.pipes.put(p.onWay.pipe)
 		p.onWay.pipe = nil
+		p.pace.moved(n, time.Now())
 	}
 }
 
 // fill waits for bytes and takes them into a pipe. At the end of the stream
 // there are none.
 func (p *pump) fill() (failed error) {
+	gathered := false
 	err := p.src.raw.Read(func(fd uintptr) bool {
 		var pipe *pipe
 		if pipe, failed = p.pipe(); failed != nil {
 			return true
 		}
 		var n int
-		if n, failed = splice(int(fd), pipe.w, pipeSize); n > 0 {
+		if n, failed = splice(int(fd), pipe.w, pipeSize); failed == unix.EAGAIN && p.pace.busy && !gathered {
+			gathered = true
+			p.pipes.gather()
+			n, failed = splice(int(fd), pipe.w, pipeSize)
+		}
+		if n > 0 {
 			p.onWay = onWay{pipe, n}
 			return true
 		}
@@ -151,6 +160,8 @@ func (p *pipe) close() {
 // pipePool keeps some pipes for later: making one costs as much as a small
 // request.
 type pipePool struct {
+	gathering atomic.Int32 // pumps that let bytes gather
+
 	mu     sync.Mutex // guards the fields below
 	spare  []*pipe
 	closed bool
