@@ -42,7 +42,7 @@ func (u *Uploader) Copies(key node.Key) (c Copies, ok bool) {
 
 func (u *Uploader) copiesLocked(l *lineage) Copies {
 	c := Copies{
-		Name: l.record.Name, Local: l.local, Durable: l.record.Sequence, At: l.record.Committed, Since: l.since,
+		Name: l.record.Name, Local: u.hereLocked(l), Durable: l.record.Sequence, At: l.record.Committed, Since: l.since,
 		Sending: l.sending != 0, Sent: l.moved, Err: l.err, Final: l.final, Delete: l.deleteAt(),
 	}
 	if l.record.Removed != 0 && l.record.Removed == l.record.Sequence {

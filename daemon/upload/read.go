@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
+	"strconv"
 
 	api "github.com/hibernate-runtime/hibernate/api/pages"
 	"github.com/hibernate-runtime/hibernate/daemon/pages"
@@ -16,6 +18,14 @@ var _ pages.Store = (*Uploader)(nil)
 
 // Dir is where this node's own notes about the store are.
 func (u *Uploader) Dir() string { return filepath.Join(u.opts.DataDir, recordsDir) }
+
+// hereLocked is the sequence of the snapshot that the node has now; 0: none. A head may name one that is gone, or set aside.
+func (u *Uploader) hereLocked(l *lineage) uint64 {
+	if _, err := os.Stat(filepath.Join(u.dirOf(l.record), strconv.FormatUint(l.local, 10), "manifest.json")); err != nil {
+		return 0
+	}
+	return l.local
+}
 
 // nameFor is the name in the store of a workload of this node.
 func (u *Uploader) nameFor(w api.Workload) string {

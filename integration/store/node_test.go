@@ -101,11 +101,17 @@ func (n *node) context() context.Context {
 // server runs a test server in a pod of its own.
 func (n *node) server(id string, mib int) *known.Server {
 	n.t.Helper()
+	return n.annotated(id, mib, nil)
+}
+
+// annotated is server with annotations.
+func (n *node) annotated(id string, mib int, annotations map[string]string) *known.Server {
+	n.t.Helper()
 	pod, err := n.NewPod(n.context(), id)
 	n.must(err)
 	n.t.Cleanup(func() { n.must(n.RemovePod(n.context(), pod)) })
 	s := known.New(n.t, n.World, id, pod)
-	s.Start(harness.Container{}, mib)
+	s.Start(harness.Container{Annotations: annotations}, mib)
 	return s
 }
 
@@ -142,7 +148,7 @@ func (n *node) copies(id string) string {
 	return ""
 }
 
-var placesPattern = regexp.MustCompile(`local \d+(, store \d+)?( \([^)]*\))?`)
+var placesPattern = regexp.MustCompile(`(local \d+(, store \d+)?|store \d+)( \([^)]*\))?`)
 
 // stored waits until the store has a sequence of a workload's.
 func (n *node) stored(id string, sequence int) {

@@ -283,10 +283,10 @@ func (w *Workload) settled(t *transition, view survey, c choice, detail string) 
 	}
 	if !c.local {
 		t.remark(fmt.Sprintf("snapshot %d came from the store", from))
-		if view.localBad != nil {
-			t.remark(view.localBad.Error())
-		}
 		w.passOver(view, from)
+	}
+	if view.localBad != nil || len(view.spoilt) > 0 {
+		t.remark(view.failure("").Error())
 	}
 	w.mu.Lock()
 	w.saved.sequence = max(w.saved.sequence, view.newest)

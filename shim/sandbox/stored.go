@@ -89,9 +89,11 @@ func (w *Workload) openStored(ctx context.Context, sequence uint64, waits func(e
 	}
 	for wait := firstAsk; ; wait = min(2*wait, lastAsk) {
 		s, a, err := w.tryStored(ctx, name, sequence)
+		if told, ok := errors.AsType[*pages.Error](err); err == nil || ok && told.Class != pages.NoStore {
+			w.tiered.Store(true)
+		}
 		switch {
 		case err == nil:
-			w.tiered.Store(true)
 			return s, a, nil
 		case pages.ClassOf(err) != pages.Unavailable:
 			return nil, a, err
