@@ -111,7 +111,7 @@ func (n *node) annotated(id string, mib int, annotations map[string]string) *kno
 	n.must(err)
 	n.t.Cleanup(func() { n.must(n.RemovePod(n.context(), pod)) })
 	s := known.New(n.t, n.World, id, pod)
-	s.Start(harness.Container{Annotations: annotations}, mib)
+	s.Start(harness.Container{Annotations: annotations, Flags: []string{"--null-io"}}, mib)
 	return s
 }
 
