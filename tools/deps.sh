@@ -10,6 +10,7 @@ need nft nftables
 need ip iproute2
 need iptables iptables
 need ps procps
+need ssh openssh-client
 need nsenter util-linux
 need mount mount
 need dpkg-deb dpkg

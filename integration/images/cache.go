@@ -37,7 +37,7 @@ func ensureOnce(ctx context.Context, r recipe) (string, error) {
 		return "", err
 	}
 	packages := append([]string{"busybox-static"}, r.packages...)
-	debs, err := resolve(ctx, packages)
+	debs, err := resolve(ctx, packages, r.keep)
 	if err != nil {
 		return "", err
 	}

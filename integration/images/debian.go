@@ -21,8 +21,8 @@ const aptDeadline = 5 * time.Minute
 // A closure is a set of packages with all that they depend on, as names of archive files: <package>_<version>_<arch>.deb.
 type closure []string
 
-// resolve asks apt for the closure of packages, less what is omitted, and brings apt's lists up to date when it can't say.
-func resolve(ctx context.Context, packages []string) (closure, error) {
+// resolve asks apt for the closure of packages, less what is omitted and not to be kept, and brings apt's lists up to date when it can't say.
+func resolve(ctx context.Context, packages, keep []string) (closure, error) {
 	out, err := install(ctx, "", packages, "--print-uris")
 	if err != nil {
 		if _, err := apt(ctx, "update"); err != nil {
@@ -32,7 +32,7 @@ func resolve(ctx context.Context, packages []string) (closure, error) {
 			return nil, err
 		}
 	}
-	debs := parseURIs(out)
+	debs := parseURIs(out, keep)
 	if len(debs) == 0 {
 		return nil, fmt.Errorf("apt-get names no archive for %s", strings.Join(packages, " "))
 	}
@@ -40,11 +40,11 @@ func resolve(ctx context.Context, packages []string) (closure, error) {
 }
 
 // parseURIs reads lines of the form 'http://…' NAME SIZE HASH.
-func parseURIs(out []byte) closure {
+func parseURIs(out []byte, keep []string) closure {
 	var debs closure
 	for line := range strings.Lines(string(out)) {
 		f := strings.Fields(line)
-		if len(f) < 3 || !strings.HasPrefix(f[0], "'") || !strings.HasSuffix(f[1], ".deb") || omitted(f[1]) {
+		if len(f) < 3 || !strings.HasPrefix(f[0], "'") || !strings.HasSuffix(f[1], ".deb") || omitted(f[1], keep) {
 			continue
 		}
 		debs = append(debs, f[1])
@@ -53,10 +53,10 @@ func parseURIs(out []byte) closure {
 	return debs
 }
 
-// omitted reports whether a package's archive is left out of every image.
-func omitted(deb string) bool {
+// omitted reports whether a package's archive is left out of an image that keeps some.
+func omitted(deb string, keep []string) bool {
 	name, _, _ := strings.Cut(deb, "_")
-	return slices.ContainsFunc(omit, func(pattern string) bool {
+	return !slices.Contains(keep, name) && slices.ContainsFunc(omit, func(pattern string) bool {
 		ok, err := path.Match(pattern, name)
 		return err == nil && ok
 	})

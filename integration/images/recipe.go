@@ -10,6 +10,7 @@ import (
 type recipe struct {
 	name       string
 	packages   []string // Debian's; busybox-static comes with each, for the tools that tests run inside
+	keep       []string // those of omit that it needs nevertheless
 	files      []file   // laid over the packages' own
 	entrypoint []string
 	cmd        []string
@@ -39,7 +40,7 @@ var applets = []string{
 
 // recipes returns the table. server is the test server's binary; without one its image is left out.
 func recipes(server string) ([]recipe, error) {
-	table := []recipe{redis, nginx(), python, busybox, pause}
+	table := append([]recipe{redis, nginx(), python, busybox, pause}, programs...)
 	if server == "" {
 		return table, nil
 	}

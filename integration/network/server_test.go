@@ -55,6 +55,15 @@ type server struct {
 // start runs a server. Settings are added to those of a world in which only tests put to sleep.
 func start(t *testing.T, daemon bool, settings map[string]string) *server {
 	t.Helper()
+	return run(t, daemon, settings, mannersPort, harness.Container{
+		Image: "testserver", Flags: []string{"--rlimit-nofile", "16384:16384"},
+		Args: []string{"/usr/bin/testserver", "-tls", fmt.Sprint(":", tlsPort), "-manners", fmt.Sprint(":", mannersPort)},
+	})
+}
+
+// run runs a container as start does, until it listens on a port.
+func run(t *testing.T, daemon bool, settings map[string]string, port int, c harness.Container) *server {
+	t.Helper()
 	all := map[string]string{"mode": `"manual"`}
 	for k, v := range settings {
 		all[k] = v
@@ -75,12 +84,10 @@ func start(t *testing.T, daemon bool, settings map[string]string) *server {
 			t.Error(err)
 		}
 	})
-	_, err = w.Run(s.ctx(), harness.Container{
-		ID: id, Image: "testserver", NetNS: s.pod.Path, Detach: true, Flags: []string{"--rlimit-nofile", "16384:16384"},
-		Args: []string{"/usr/bin/testserver", "-tls", fmt.Sprint(":", tlsPort), "-manners", fmt.Sprint(":", mannersPort)},
-	})
+	c.ID, c.NetNS, c.Detach = id, s.pod.Path, true
+	_, err = w.Run(s.ctx(), c)
 	s.must(err)
-	s.must(w.WaitPort(s.ctx(), s.address(mannersPort)))
+	s.must(w.WaitPort(s.ctx(), s.address(port)))
 	return s
 }
 
