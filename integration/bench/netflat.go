@@ -13,18 +13,27 @@ import (
 const flatHeap = 64
 
 // measureFlat has one workload woken again and again by a new connection. What of a wake is *ours* is the time until the
-// client has its answer, but for the steps in which runsc makes the sandbox and restores it.
+// client has its answer, but for the steps in which runsc makes the sandbox and restores it, and for what the sandbox
+// itself takes, heard at its link, to answer the handshake and the request.
 func measureFlat(ctx context.Context, b *bench) (err error) {
 	o, err := newOurs(ctx, b, "flat", flatHeap, nil)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, o.close()) }()
-	var all, own samples
+	wire, err := tap(b.world, o.pod)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, wire.close()) }()
+	var all, own, answering samples
 	steps := &pair{mib: flatHeap, stages: map[string]*samples{}}
 	for i := range b.plan.flat {
 		if _, _, err := o.sleep(ctx); err != nil {
 			return fmt.Errorf("sleep %d: %w", i, err)
+		}
+		if _, err := wire.thinking(); err != nil { // what was before
+			return err
 		}
 		began := time.Now()
 		took, t, err := o.wakeNew(ctx)
@@ -33,7 +42,12 @@ func measureFlat(ctx context.Context, b *bench) (err error) {
 		}
 		all.add(took)
 		steps.noteWake("wake-new", t, began, took)
-		own = append(own, milliseconds(took)-stepMillis(t, "boot")-stepMillis(t, "restore"))
+		thought, err := wire.thinking()
+		if err != nil {
+			return err
+		}
+		answering.add(thought)
+		own = append(own, milliseconds(took-thought)-stepMillis(t, "boot")-stepMillis(t, "restore"))
 	}
 	at := fmt.Sprint("/", flatHeap)
 	b.add("wake_p99_over_p50"+at, all.quantile(0.99)/all.median(), "ratio", "<= 2", len(all))
@@ -42,6 +56,7 @@ func measureFlat(ctx context.Context, b *bench) (err error) {
 	b.add("wake_ms_p50"+at, all.median(), "ms", "", len(all))
 	b.add("wake_ms_p99"+at, all.quantile(0.99), "ms", "", len(all))
 	b.add("wake_own_ms_p99", own.quantile(0.99), "ms", "", len(own))
+	b.add("wake_answer_ms_p50"+at, answering.median(), "ms", "", len(answering))
 	b.tellStages(steps)
 	return nil
 }
