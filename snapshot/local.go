@@ -107,15 +107,14 @@ func (l *Local) SetState(ctx context.Context, s State) error {
 }
 
 // SetRestored is SetState(Awake) of a workload that goes on from a snapshot
-// which is not that of the head: an older one, or one from elsewhere, above
-// which the next is counted then. It stays of its lineage where the head was
-// lost.
-func (l *Local) SetRestored(ctx context.Context, m Manifest) error {
+// which is not that of the head: an older one, or one from elsewhere. The next
+// is counted above newest, the highest that anybody has seen. It stays of its
+// lineage where the head was lost.
+func (l *Local) SetRestored(ctx context.Context, m Manifest, newest uint64) error {
 	return l.setState(ctx, Awake, func(h *Head) {
-		sequence := m.Sequence
 		h.Lineage = cmp.Or(m.Lineage, h.Lineage)
-		if h.Sequence = max(h.Sequence, sequence); h.Sequence != sequence {
-			h.Restored = sequence
+		if h.Sequence = max(h.Sequence, m.Sequence, newest); h.Sequence != m.Sequence {
+			h.Restored = m.Sequence
 		}
 	})
 }

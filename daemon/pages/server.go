@@ -67,7 +67,7 @@ type File interface {
 type Options struct {
 	Store  Store  // nil: none is configured
 	Secret []byte // signs tickets; required
-	// Connections at once: 256. Sessions: 32. Reads under way: 32. Chunks that are kept ahead: 96, of one session 48.
+	// Connections at once: 256. Sessions: 16. Reads under way: 32. Chunks that are kept ahead: 96, of one session 48.
 	Connections, Sessions, Reads, Ahead, AheadEach int
 	// OpenWithin and ReadWithin bound what one request may take: 20 s and 20 s.
 	OpenWithin, ReadWithin time.Duration
@@ -77,7 +77,7 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	for field, value := range map[*int]int{&o.Connections: 256, &o.Sessions: 32, &o.Reads: 32, &o.Ahead: 96, &o.AheadEach: 48} {
+	for field, value := range map[*int]int{&o.Connections: 256, &o.Sessions: 16, &o.Reads: 32, &o.Ahead: 96, &o.AheadEach: 48} {
 		if *field <= 0 {
 			*field = value
 		}

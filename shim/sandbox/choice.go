@@ -30,6 +30,7 @@ type survey struct {
 	local    version // zero: its manifest can't be read
 	localBad error   // why it can't be restored: it is corrupt, or missing
 	here     bool    // the local one is there, and not known to be bad
+	number   uint64  // of its directory, when it is there at all
 
 	asked     bool      // the store was
 	stored    []version // what it has, the newest first

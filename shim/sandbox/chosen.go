@@ -60,7 +60,7 @@ func (w *Workload) restoreChosen(t *transition) (woken, error) {
 		case c.ask:
 			open = w.askStore(t, s, &view)
 		case c.local:
-			detail, err := w.restoreLocal(t, s)
+			detail, err := w.restoreLocal(t, s, view.newest)
 			if err == nil {
 				return w.settled(t, view, c, detail), nil
 			}
@@ -70,7 +70,7 @@ func (w *Workload) restoreChosen(t *transition) (woken, error) {
 			view.here, view.localBad = false, err
 		default:
 			var detail string
-			if open, detail, err = w.restoreGeneration(t, open, c.sequence); err == nil {
+			if open, detail, err = w.restoreGeneration(t, open, c.sequence, view.newest); err == nil {
 				return w.settled(t, view, c, detail), nil
 			}
 			switch pages.ClassOf(err) {
@@ -103,6 +103,9 @@ func (s *survey) spoil(sequence uint64, err error) {
 // surveyLocal looks at the node's own snapshot.
 func (w *Workload) surveyLocal(t *transition) (s *snapshot.Snapshot, view survey, err error) {
 	view = survey{want: t.from, newest: w.remembered().Sequence, older: w.config.RestoreOlder}
+	if head, err := w.local.Head(); err == nil {
+		view.number = head.Sequence
+	}
 	s, err = w.local.Current()
 	switch {
 	case err == nil:
@@ -177,7 +180,7 @@ func (w *Workload) waiting(t *transition) func(error) {
 }
 
 // restoreLocal restores the node's own snapshot. detail says why memory was not loaded flat, though it should be.
-func (w *Workload) restoreLocal(t *transition, s *snapshot.Snapshot) (detail string, err error) {
+func (w *Workload) restoreLocal(t *transition, s *snapshot.Snapshot, newest uint64) (detail string, err error) {
 	ticket := w.spare(t.ctx, s.Sequence())
 	return w.attempt(t, way{
 		snapshot: s, ready: "verify",
@@ -188,8 +191,8 @@ func (w *Workload) restoreLocal(t *transition, s *snapshot.Snapshot) (detail str
 			return s.Verify(ctx)
 		},
 		claim: func(ctx context.Context) error {
-			if s.Sequence() < w.remembered().Sequence {
-				return w.local.SetRestored(ctx, s.Manifest())
+			if s.Sequence() < newest {
+				return w.local.SetRestored(ctx, s.Manifest(), newest)
 			}
 			return w.local.SetState(ctx, snapshot.Awake)
 		},
@@ -198,7 +201,7 @@ func (w *Workload) restoreLocal(t *transition, s *snapshot.Snapshot) (detail str
 }
 
 // restoreGeneration restores a snapshot of the store, opening it where open is another one. It returns what is open.
-func (w *Workload) restoreGeneration(t *transition, open *stored, sequence uint64) (_ *stored, detail string, err error) {
+func (w *Workload) restoreGeneration(t *transition, open *stored, sequence, newest uint64) (_ *stored, detail string, err error) {
 	if open == nil || open.manifest.Sequence != sequence {
 		open.close()
 		err := t.step("store", func(ctx context.Context) (err error) {
@@ -209,12 +212,12 @@ func (w *Workload) restoreGeneration(t *transition, open *stored, sequence uint6
 			return nil, "", err
 		}
 	}
-	detail, err = w.restoreStored(t, open)
+	detail, err = w.restoreStored(t, open, newest)
 	return open, detail, err
 }
 
 // restoreStored restores what is open. Errors about its content are *pages.Error.
-func (w *Workload) restoreStored(t *transition, s *stored) (detail string, err error) {
+func (w *Workload) restoreStored(t *transition, s *stored, newest uint64) (detail string, err error) {
 	digest, err := snapshot.SpecDigest(w.spec)
 	if err != nil {
 		return "", err
@@ -233,7 +236,7 @@ func (w *Workload) restoreStored(t *transition, s *stored) (detail string, err e
 	w.mu.Unlock()
 	y := way{
 		snapshot: fetched.Snapshot(), stored: true, ready: "fetch",
-		claim:  func(ctx context.Context) error { return w.local.SetRestored(ctx, s.manifest) },
+		claim:  func(ctx context.Context) error { return w.local.SetRestored(ctx, s.manifest, newest) },
 		remote: func() *runsc.SidecarRemote { return w.remote(s.answer.Ticket, snapshot.PagesFile) },
 		drop: func() {
 			if err := fetched.Drop(); err != nil {
@@ -285,6 +288,11 @@ func (w *Workload) settled(t *transition, view survey, c choice, detail string) 
 		t.remark(fmt.Sprintf("snapshot %d came from the store", from))
 		w.passOver(view, from)
 	}
+	for _, v := range view.stored {
+		if v.sequence > from {
+			w.keepStored(v.sequence)
+		}
+	}
 	if view.localBad != nil || len(view.spoilt) > 0 {
 		t.remark(view.failure("").Error())
 	}
@@ -294,27 +302,17 @@ func (w *Workload) settled(t *transition, view survey, c choice, detail string) 
 	return r
 }
 
-// passOver sets the node's own snapshot aside, which the next hibernation would replace, and has those in the store kept that are
-// newer than the one that was restored.
+// passOver sets the node's own snapshot aside, which the next hibernation would replace.
 func (w *Workload) passOver(view survey, from uint64) {
 	reason := fmt.Sprintf("snapshot %d was restored from the store instead", from)
 	if view.localBad != nil {
 		reason += ": " + view.localBad.Error()
 	}
-	head, err := w.local.Head()
-	if err == nil {
-		_, err = w.local.Current()
-		if err == nil || errors.Is(err, snapshot.ErrCorrupt) {
-			err = w.local.QuarantineSequence(head.Sequence, reason)
-		}
+	if view.number == 0 || errors.Is(view.localBad, snapshot.ErrNone) {
+		return
 	}
-	if err != nil && !errors.Is(err, snapshot.ErrNone) && !errors.Is(err, snapshot.ErrNoHead) {
+	if err := w.local.QuarantineSequence(view.number, reason); err != nil {
 		w.opts.Log.Error("a snapshot that was passed over could not be set aside", "error", err)
-	}
-	for _, v := range view.stored {
-		if v.sequence > from {
-			w.keepStored(v.sequence)
-		}
 	}
 }
 
