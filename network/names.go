@@ -31,7 +31,7 @@ const (
 	ProxyPortLow  = 10000
 	ProxyPortHigh = 32767
 
-	keptBytes  = 1 << 20         // per neighbour, while the sandbox is away
+	keptBytes  = 4 << 20         // per neighbour, while the sandbox is away, with what the kernel adds to each: 1 MiB of packets of 400 bytes or more
 	netlinkMax = 5 * time.Second // the longest that one netlink request may take
 )
 

@@ -7,15 +7,22 @@ import (
 	"net"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hibernate-runtime/hibernate/integration/harness"
 )
 
 // Datagrams to a sleeper wake it, and none of them is lost: what comes until it is awake waits in the kernel, from a client
-// elsewhere, from the node and from another pod. (That published ports do the same is shown by package hooks.)
+// elsewhere, from the node and from another pod: a MiB of them, where the workload's own buffer takes as much. (That published
+// ports do the same is shown by package hooks.)
 func TestDatagramsWaitForTheWake(t *testing.T) {
 	const size = 1000
-	number := atSize(50, 200)
+	const number = 1<<20/size + 1
 	t.Logf("%d datagrams of %d bytes from each place", number, size)
-	s := start(t, true, nil)
+	s := run(t, true, nil, echoPort, harness.Container{
+		Image: "testserver", Args: []string{"/usr/bin/testserver", "-udp-buffer", fmt.Sprint(4 << 20)},
+	})
 	other, err := s.world.NewPod(s.ctx(), "other")
 	s.must(err)
 	t.Cleanup(func() {
@@ -36,6 +43,7 @@ func TestDatagramsWaitForTheWake(t *testing.T) {
 			c, err := dial(s.ctx(), "udp", s.address(udpPort))
 			s.must(err)
 			defer c.Close()
+			s.must(hearAll(c.(*net.UDPConn)))
 			for i := range number {
 				_, err := fmt.Fprintf(c, "%0*d", size, i)
 				s.must(err)
@@ -44,6 +52,17 @@ func TestDatagramsWaitForTheWake(t *testing.T) {
 			s.woken(before, "packet")
 		})
 	}
+}
+
+// hearAll gives a socket room for all that may come at once.
+func hearAll(c *net.UDPConn) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = raw.Control(func(fd uintptr) { failed = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 8<<20) })
+	return errors.Join(err, failed)
 }
 
 // allEchoed wants each datagram back once, in whatever order.

@@ -12,6 +12,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"net"
 	"os"
 	"os/signal"
 	"strconv"
@@ -25,6 +26,7 @@ func main() {
 	flag.StringVar(&a.echo, "echo", ":7000", "line echo, TCP")
 	flag.StringVar(&a.greet, "greet", ":7001", "TCP, the server speaks first")
 	flag.StringVar(&a.udp, "udp", ":7002", "echo, UDP")
+	udpBuffer := flag.Int("udp-buffer", 0, "bytes that may wait to be read by it; 0: the system's default")
 	flag.StringVar(&a.tls, "tls", "", "HTTP/1 and HTTP/2 behind TLS, with a certificate of its own; none when empty")
 	flag.StringVar(&a.manners, "manners", "", "TCP, see manners; none when empty")
 	flag.Parse()
@@ -38,6 +40,11 @@ func main() {
 	l, err := listen(a)
 	if err != nil {
 		fatal(err)
+	}
+	if *udpBuffer > 0 {
+		if err := l.udp.(*net.UDPConn).SetReadBuffer(*udpBuffer); err != nil {
+			fatal(err)
+		}
 	}
 	fmt.Println("ready")
 	if err := s.serve(ctx, l); err != nil {
