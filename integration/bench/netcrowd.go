@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -29,10 +30,15 @@ const (
 )
 
 // A fate is what became of clients.
-type fate struct{ Answered, Refused, Reset, Lost int }
+type fate struct {
+	Answered, Refused, Reset, Lost int
+
+	Connect, Answer samples // of those who were connected and answered
+}
 
 func (f *fate) add(o fate) {
 	f.Answered, f.Refused, f.Reset, f.Lost = f.Answered+o.Answered, f.Refused+o.Refused, f.Reset+o.Reset, f.Lost+o.Lost
+	f.Connect, f.Answer = append(f.Connect, o.Connect...), append(f.Answer, o.Answer...)
 }
 
 // of sorts one client's end.
@@ -49,8 +55,8 @@ func (f *fate) of(err error) {
 	}
 }
 
-// beCrowd connects many clients, each with a line, says so, waits for a line, and tells what became of them. It is a process of
-// its own, so that nobody has too many files open.
+// beCrowd connects many clients, each with a line, says so, waits for a line, and tells what became of them. Each waits for its
+// answer from the beginning. It is a process of its own, so that nobody has too many files open.
 func beCrowd(task string) int {
 	address, text, _ := strings.Cut(task, " ")
 	number, err := strconv.Atoi(text)
@@ -58,30 +64,41 @@ func beCrowd(task string) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	conns, errs := make([]net.Conn, number), make([]error, number)
-	var dialling errgroup.Group
+	var mu sync.Mutex
+	var all fate // guarded by mu
+	var dialling, hearing errgroup.Group
 	dialling.SetLimit(1000) // all of a burst
-	for i := range conns {
+	for i := range number {
 		dialling.Go(func() error {
-			if conns[i], errs[i] = net.DialTimeout("tcp", address, answerLimit); errs[i] == nil {
-				_, errs[i] = fmt.Fprintf(conns[i], "client %d\n", i)
+			began, line := time.Now(), fmt.Sprintf("client %d\n", i)
+			c, err := net.DialTimeout("tcp", address, answerLimit)
+			connect := time.Since(began)
+			if err == nil {
+				_, err = io.WriteString(c, line)
 			}
+			hearing.Go(func() error {
+				if err == nil {
+					err = hear(c, line)
+				}
+				took := time.Since(began)
+				if c != nil {
+					_ = c.Close()
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				if all.of(err); err == nil {
+					all.Connect.add(connect)
+					all.Answer.add(took)
+				}
+				return nil
+			})
 			return nil
 		})
 	}
 	_ = dialling.Wait()
 	fmt.Println("connected")
 	_, _ = bufio.NewReader(os.Stdin).ReadString('\n')
-	var all fate
-	for i, c := range conns {
-		if errs[i] == nil {
-			errs[i] = hear(c, fmt.Sprintf("client %d\n", i))
-		}
-		all.of(errs[i])
-		if c != nil {
-			_ = c.Close()
-		}
-	}
+	_ = hearing.Wait()
 	_ = json.NewEncoder(os.Stdout).Encode(all)
 	return 0
 }

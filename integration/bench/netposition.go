@@ -115,9 +115,9 @@ func measureBursts(ctx context.Context, b *bench) (err error) {
 		if err := p.take(ctx, b.world); err != nil {
 			return err
 		}
-		for _, size := range []int{10, 100, 1000} {
+		for _, size := range []int{10, 200, 1000} {
 			var took samples
-			lost := 0
+			var all fate
 			for range 5 {
 				if err := o.sleepAs(ctx, p.gate); err != nil {
 					return err
@@ -135,14 +135,18 @@ func measureBursts(ctx context.Context, b *bench) (err error) {
 					return err
 				}
 				took.add(time.Since(began))
-				lost += size - f.Answered
+				all.add(f)
 				if _, err := b.world.WaitState(ctx, o.id, "awake"); err != nil {
 					return err
 				}
 			}
 			at := fmt.Sprintf("/%s/%d", p.gate, size)
 			b.add("burst_ms_p50"+at, took.median(), "ms", "", len(took))
-			b.add("burst_lost"+at, float64(lost), "clients", "", 5*size)
+			b.add("burst_connect_ms_p50"+at, all.Connect.median(), "ms", "", len(all.Connect))
+			b.add("burst_connect_ms_max"+at, all.Connect.quantile(1), "ms", "", len(all.Connect))
+			b.add("burst_answer_ms_p50"+at, all.Answer.median(), "ms", "", len(all.Answer))
+			b.add("burst_answer_ms_max"+at, all.Answer.quantile(1), "ms", "", len(all.Answer))
+			b.add("burst_failed"+at, float64(5*size-all.Answered), "clients", "", 5*size)
 		}
 	}
 	return nil
