@@ -2,11 +2,12 @@ package flat
 
 import (
 	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
+	"cmp"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"hash/crc32"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,42 +17,55 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hibernate-runtime/hibernate/integration/harness"
+	"github.com/hibernate-runtime/hibernate/integration/known"
 	"github.com/hibernate-runtime/hibernate/snapshot"
 )
 
-const (
-	pageSize = 4096
-	// touchedMiB is memory enough for several of the 32 MiB that gVisor asks for around what is touched.
-	touchedMiB = 256
-)
+const pageSize = 4096
 
 // What is touched while memory is loaded is told in the next snapshot, in that order and at its place, and goes on being told
 // through later ones, wherever the memory lies in them.
 func TestTouchedFirst(t *testing.T) {
 	w := harness.New(t, harness.Options{Daemon: true, Settings: settings(map[string]string{"sidecar": fmt.Sprintf("%q", heldSidecar(t))})})
-	a := start(t, w, "web", touchedMiB, harness.Container{})
-	pages := a.blockPages(touchedMiB)
+	a := startMapped(t, w, "web")
 	a.sleep()
 	if first := a.manifest().FirstTouched(); len(first) != 0 {
 		t.Fatalf("of one that never woke is told %v", first)
 	}
-	before := a.placesOf(pages)
-	late, early := before.lastTwo(40 << 20)
+	before := a.places()
+	late, early := before.lastTwo(80 << 20)
 
-	a.touchWhileLoading(late, early, pages)
-	a.tellsFirst(late, early, pages)
-	for i := range 2 {
+	fast := a.order("slow")
+	a.wake()
+	a.touch(late)
+	a.touch(early)
+	if !a.isLoading() {
+		t.Fatal("all was loaded before it was touched: nothing can be told")
+	}
+	fast()
+	a.loaded()
+	a.sleep()
+	if one, two := a.toldAt(late), a.toldAt(early); one < 0 || one >= two {
+		t.Fatalf("MiB %d and %d, touched in this order, are told at %d and %d of %v", late, early, one, two, a.manifest().FirstTouched())
+	}
+	for range 2 {
 		a.wake()
 		a.loaded()
-		a.drop((i+1)*min(late, early)/3, pages)
+		for _, i := range before.first(mappedMiB / 8) {
+			a.Get("GET", fmt.Sprintf("/drop/%d", i))
+		}
 		a.sleep()
-		a.tells(late, early, pages)
+		if one, two := a.toldAt(late), a.toldAt(early); one < 0 || two < 0 {
+			t.Fatalf("MiB %d and %d are told at %d and %d of %v", late, early, one, two, a.manifest().FirstTouched())
+		}
 	}
-	after := a.placesOf(pages)
+	after := a.places()
 	t.Logf("the pages moved by %d and %d MiB", (after[late]-before[late])>>20, (after[early]-before[early])>>20)
 	if after[late] == before[late] || after[early] == before[early] {
 		t.Error("a page has not moved: that it is found where it moves was not seen")
 	}
+	a.touch(late)
+	a.touch(early)
 }
 
 // A wrong list does no harm, wherever it is wrong.
@@ -115,79 +129,90 @@ func TestTouchedIsReadAhead(t *testing.T) {
 	a.loaded()
 }
 
-// touchWhileLoading wakes it, touches the one block and then the other while memory still comes, and has it sleep again. What a server
-// has just allocated may lie so that a system call needs all of its memory (docs/decisions/0006): then nothing can be seen, and another
-// wake is tried.
-func (a *app) touchWhileLoading(first, second int, pages blockPages) {
-	a.Helper()
-	for range 8 {
-		fast := a.order("slow")
-		a.wake()
-		a.touch(first, pages)
-		a.touch(second, pages)
-		seen := a.isLoading()
-		fast()
-		a.loaded()
-		a.sleep()
-		if seen {
-			return
-		}
-	}
-	a.Fatal("all was loaded each time before it was touched: nothing can be told")
+// mappedMiB is memory enough for several of the 32 MiB that gVisor asks for around what is touched.
+const mappedMiB = 256
+
+// mapped is a server with a large mapping, which no system call ever gets: such a one would need all of it
+// (docs/decisions/0006). Each MiB begins with its number; /N touches it, /drop/N gives it back.
+const mapped = `
+import http.server, mmap, os
+MiB = 1 << 20
+m = mmap.mmap(-1, int(os.environ["MIB"]) * MiB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+junk = os.urandom(4080)
+for i in range(0, len(m), 4096):
+    m[i:i+4096] = b"pagesof!" + (i // 4096).to_bytes(8, "little") + junk
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        at = int(self.path.split("/")[-1]) * MiB
+        if self.path.startswith("/drop"):
+            m.madvise(mmap.MADV_DONTNEED, at, MiB)
+        text = str(int.from_bytes(m[at+8:at+16], "little") * 4096 // MiB).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+http.server.HTTPServer(("0.0.0.0", 8080), Handler).serve_forever()
+`
+
+// startMapped runs such a server. It ends with the test.
+func startMapped(t *testing.T, w *harness.World, id string) *app {
+	t.Helper()
+	a := &app{T: t, w: w}
+	pod, err := w.NewPod(a.ctx(), id)
+	a.must(err)
+	a.Server = known.New(t, w, id, pod)
+	t.Cleanup(a.end)
+	a.must(w.Import(a.ctx(), "python3"))
+	_, err = w.Run(a.ctx(), harness.Container{
+		ID: id, Image: "python3", NetNS: pod.Path, Detach: true, Flags: []string{"--null-io"},
+		Env: []string{fmt.Sprint("MIB=", mappedMiB)}, Args: []string{"/usr/bin/python3", "-c", mapped},
+	})
+	a.must(err)
+	a.must(w.WaitPort(a.ctx(), a.Address(8080)))
+	return a
 }
 
-// blockPages are the checksums of the first page of each MiB of the server's memory.
-type blockPages map[int][32]byte
-
-func (a *app) blockPages(mib int) blockPages {
+func (a *app) touch(mib int) {
 	a.Helper()
-	pages := blockPages{}
-	for i := range mib {
-		sum, err := hex.DecodeString(a.Get("GET", fmt.Sprintf("/memory/page?at=%d", i)))
-		a.must(err)
-		pages[i] = [32]byte(sum)
-	}
-	return pages
-}
-
-// drop has the server give the first blocks' memory back.
-func (a *app) drop(mib int, pages blockPages) {
-	a.Helper()
-	a.Get("POST", fmt.Sprintf("/memory/drop?mib=%d", mib))
-	for i := range mib {
-		delete(pages, i)
+	if got := a.Get("GET", fmt.Sprintf("/%d", mib)); got != fmt.Sprint(mib) {
+		a.Fatalf("MiB %d is %s", mib, got)
 	}
 }
 
-// places are where in pages.img the first pages of the server's blocks are.
+// places are where in pages.img the mapping's MiB begin, by their number.
 type places map[int]int64
 
-func (a *app) placesOf(pages blockPages) places {
+func (a *app) places() places {
 	a.Helper()
 	f, err := os.Open(a.image("pages.img"))
 	a.must(err)
 	defer f.Close()
-	blocks := map[[32]byte]int{}
-	for i, s := range pages {
-		blocks[s] = i
-	}
 	found := places{}
-	page := make([]byte, pageSize)
+	head := make([]byte, 16)
 	for off := int64(0); ; off += pageSize {
-		if _, err := f.ReadAt(page, off); err != nil {
+		if _, err := f.ReadAt(head, off); err != nil {
 			break
 		}
-		if i, ok := blocks[sha256.Sum256(page)]; ok {
-			found[i] = off
+		if page := binary.LittleEndian.Uint64(head[8:]); string(head[:8]) == "pagesof!" && page%256 == 0 {
+			found[int(page/256)] = off
 		}
 	}
-	if len(found) != len(pages) {
-		a.Fatalf("of %d blocks %d are in the image", len(pages), len(found))
+	if len(found) < mappedMiB/2 {
+		a.Fatalf("%d MiB are in the image", len(found))
 	}
 	return found
 }
 
-// lastTwo are the block that lies last, and the last one of those so many bytes before it.
+// first takes those away that lie first, and returns them.
+func (p places) first(n int) []int {
+	all := slices.SortedFunc(maps.Keys(p), func(a, b int) int { return cmp.Compare(p[a], p[b]) })[:n]
+	for _, i := range all {
+		delete(p, i)
+	}
+	return all
+}
+
+// lastTwo are the MiB that lies last, and the last one of those so many bytes before it.
 func (p places) lastTwo(apart int64) (late, early int) {
 	late, early = -1, -1
 	for i := range p {
@@ -203,32 +228,11 @@ func (p places) lastTwo(apart int64) (late, early int) {
 	return late, early
 }
 
-func (a *app) touch(block int, pages blockPages) {
+// toldAt is where in the newest snapshot's order the beginning of a MiB is; -1: nowhere.
+func (a *app) toldAt(mib int) int {
 	a.Helper()
-	if got := a.Get("GET", fmt.Sprintf("/memory/page?at=%d", block)); got != fmt.Sprintf("%x", pages[block]) {
-		a.Fatalf("the page of block %d is another one", block)
-	}
-}
-
-// tells looks that the first pages of both blocks are told of, and returns where they are in the order.
-func (a *app) tells(late, early int, pages blockPages) (lateAt, earlyAt int) {
-	a.Helper()
-	where := a.placesOf(pages)
-	at := func(block int) int {
-		page := uint64(where[block] / pageSize)
-		return slices.IndexFunc(a.manifest().FirstTouched(), func(r snapshot.PageRun) bool { return r.Page <= page && page < r.Page+r.Count })
-	}
-	if lateAt, earlyAt = at(late), at(early); lateAt < 0 || earlyAt < 0 {
-		a.Fatalf("blocks %d and %d are told at %d and %d of %v", late, early, lateAt, earlyAt, a.manifest().FirstTouched())
-	}
-	return lateAt, earlyAt
-}
-
-func (a *app) tellsFirst(first, second int, pages blockPages) {
-	a.Helper()
-	if one, two := a.tells(first, second, pages); one >= two {
-		a.Fatalf("blocks %d and %d, touched in this order, are told at %d and %d", first, second, one, two)
-	}
+	page := uint64(a.places()[mib] / pageSize)
+	return slices.IndexFunc(a.manifest().FirstTouched(), func(r snapshot.PageRun) bool { return r.Page <= page && page < r.Page+r.Count })
 }
 
 type envelope struct {

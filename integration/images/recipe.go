@@ -40,7 +40,7 @@ var applets = []string{
 
 // recipes returns the table. server is the test server's binary; without one its image is left out.
 func recipes(server string) ([]recipe, error) {
-	table := append([]recipe{redis, nginx(), python, busybox, pause}, programs...)
+	table := append([]recipe{redis, nginx(), python, nodejs, busybox, pause}, programs...)
 	if server == "" {
 		return table, nil
 	}
@@ -70,6 +70,14 @@ var python = recipe{
 	files:      []file{{"srv/www/index.html", 0o644, []byte("<!doctype html><title>python</title><p>hello from python\n")}},
 	entrypoint: []string{"/usr/bin/python3", "-m", "http.server", "8000", "--directory", "/srv/www"},
 	env:        []string{"PYTHONUNBUFFERED=1"},
+}
+
+var nodejs = recipe{
+	name:     "node",
+	packages: []string{"nodejs"},
+	files: []file{{"srv/server.js", 0o644, []byte(
+		"require('http').createServer((_, answer) => answer.end('hello from node\\n')).listen(8000, '0.0.0.0')\n")}},
+	entrypoint: []string{"/usr/bin/node", "/srv/server.js"},
 }
 
 // busybox is what other projects' tests expect of an image with that name.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 )
@@ -66,35 +65,6 @@ func (m *memory) sum() string {
 		h.Write(b)
 	}
 	return hexSum(h)
-}
-
-// drop gives the first blocks' memory back; the others keep their numbers.
-func (m *memory) drop(r *http.Request) (any, error) {
-	mib, err := number(r, "mib")
-	if err != nil {
-		return nil, err
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for i := range min(mib, len(m.blocks)) {
-		m.blocks[i] = nil
-	}
-	debug.FreeOSMemory()
-	return len(m.blocks), nil
-}
-
-// page is the checksum of the first page of a block, and touches nothing else of it.
-func (m *memory) page(r *http.Request) (any, error) {
-	at, err := number(r, "at")
-	if err != nil {
-		return nil, err
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if at < 0 || at >= len(m.blocks) || m.blocks[at] == nil {
-		return nil, fmt.Errorf("no block %d of %d", at, len(m.blocks))
-	}
-	return fmt.Sprintf("%x", sha256.Sum256(m.blocks[at][:4096])), nil
 }
 
 // randomBytes are different at each call and can't be compressed.

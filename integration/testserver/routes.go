@@ -18,8 +18,6 @@ import (
 //	/counter                POST adds one and answers the new value; GET answers the value
 //	/memory?mib=N           POST makes it N MiB of random bytes; GET answers the size in MiB
 //	/memory/sha256          checksum of that memory
-//	/memory/page?at=N       checksum of the first 4096 bytes of its Nth MiB
-//	/memory/drop?mib=N      POST gives the first N MiB of it back
 //	/file/create?name=&mib= a file with random contents, opened, unlinked and kept open at offset 0
 //	/file/read?name=&n=     the next n bytes from its offset: the new offset, and the bytes' checksum
 //	/file/sha256?name=      checksum of the whole file; the offset stays
@@ -46,8 +44,6 @@ func (s *server) routes() http.Handler {
 		"/counter":       s.counter.handle,
 		"/memory":        s.memory.handle,
 		"/memory/sha256": func(*http.Request) (any, error) { return s.memory.sum(), nil },
-		"/memory/page":   s.memory.page,
-		"/memory/drop":   s.memory.drop,
 		"/file/create":   s.files.create,
 		"/file/read":     s.files.read,
 		"/file/sha256":   s.files.sum,

@@ -82,15 +82,6 @@ func TestCounterAndMemory(t *testing.T) {
 	if again := c.call("GET", "/memory/sha256", nil); again != sum || len(sum) != 64 {
 		t.Errorf("checksum of the memory = %q, then %q; want the same", sum, again)
 	}
-	page := c.call("GET", "/memory/page?at=2", nil)
-	if again := c.call("GET", "/memory/page?at=2", nil); again != page || len(page) != 64 || c.call("GET", "/memory/page?at=1", nil) == page {
-		t.Errorf("checksum of a page = %q, then %q; want the same, and another one of another block", page, again)
-	}
-	c.call("POST", "/memory/drop?mib=1", nil)
-	if c.call("GET", "/memory/page?at=2", nil) != page || c.call("GET", "/memory/sha256", nil) == sum {
-		t.Error("without its first block the memory is the same, or other blocks are others")
-	}
-	sum = c.call("GET", "/memory/sha256", nil)
 	c.call("POST", "/memory?mib=2", nil)
 	if got := c.call("GET", "/memory", nil); got != "2" {
 		t.Errorf("GET /memory = %s; want 2", got)
