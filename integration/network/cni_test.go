@@ -346,6 +346,7 @@ func TestMissingPortMappingIsMended(t *testing.T) {
 	s.must(err)
 	s.must(w.WaitPort(s.ctx(), s.address(echoPort)))
 	at := net.JoinHostPort(w.NodeIP(), fmt.Sprint(port))
+	events := s.events()
 	for i := range 3 {
 		for _, broken := range []bool{false, true} {
 			s.sleep()
@@ -368,6 +369,7 @@ func TestMissingPortMappingIsMended(t *testing.T) {
 		}
 		p.check("mended")
 	}
+	s.toldEverywhere("port mapping", events)
 	// CNI has begun to take the pod down: it no longer remembers it.
 	entry := w.Path(filepath.Join("/var/lib/cni/results", p.Name+"-"+p.conf.ContainerID+"-eth0"))
 	s.sleep()
@@ -384,6 +386,54 @@ func TestMissingPortMappingIsMended(t *testing.T) {
 		t.Errorf("put back: %s %v", out, err)
 	}
 	s.must(os.Rename(entry+".aside", entry))
+}
+
+// events gathers the rungs that were repaired, as who watches is told of them.
+func (s *server) events() <-chan string {
+	s.t.Helper()
+	shim, hangUp, err := s.world.Shim(s.ctx(), id)
+	s.must(err)
+	s.t.Cleanup(hangUp)
+	stream, err := shim.Watch(s.ctx(), &shimv1.WatchRequest{})
+	s.must(err)
+	repaired := make(chan string, 100)
+	go func() {
+		defer close(repaired)
+		for {
+			e, err := stream.Recv()
+			if err != nil {
+				return
+			}
+			for _, r := range e.GetTransition().GetLadder() {
+				if r.GetRepaired() {
+					repaired <- r.GetName()
+				}
+			}
+		}
+	}()
+	return repaired
+}
+
+// toldEverywhere wants a repaired rung named in events, in containerd's log and by hibernatectl.
+func (s *server) toldEverywhere(rung string, events <-chan string) {
+	s.t.Helper()
+	if name, ok := <-events; name != rung {
+		s.t.Errorf("events tell of %q: %v", name, ok)
+	}
+	log, err := os.ReadFile(s.world.Containerd.LogFile)
+	s.must(err)
+	if !slices.ContainsFunc(strings.Split(string(log), "\n"), func(line string) bool {
+		return strings.Contains(line, "ladder") && strings.Contains(line, fmt.Sprintf("rung=%q", rung)) && strings.Contains(line, "repaired=true")
+	}) {
+		s.t.Error("the log doesn't tell of it")
+	}
+	said, err := s.world.Output(s.ctx(), "hibernatectl", "--config", s.world.ConfigFile(), "inspect", id)
+	s.must(err)
+	if !slices.ContainsFunc(strings.Split(said, "\n"), func(line string) bool {
+		return strings.HasPrefix(strings.TrimSpace(line), rung+" ") && strings.Contains(line, " repaired ")
+	}) {
+		s.t.Errorf("hibernatectl says:\n%s", said)
+	}
 }
 
 // ladder waits for that of the newest wake.
