@@ -18,15 +18,22 @@ import (
 //
 //	go test ./network -run xxx -bench Steady -benchtime 7x
 func BenchmarkSteadyPath(b *testing.B) {
+	for _, p := range []plan{four, six} {
+		b.Run(p.name, func(b *testing.B) { benchmarkSteadyPath(b, p) })
+	}
+}
+
+func benchmarkSteadyPath(b *testing.B, p plan) {
+	target := "http://" + p.at(8080)
 	var ratios [4][]float64
-	linked, plain := steadyPair(b)
+	linked, plain := steadyPair(b, p, target)
 	measures := []struct {
 		name string
-		do   func(*testing.B, *http.Client) float64
+		do   func(*testing.B, *http.Client, string) float64
 	}{{"download", download}, {"upload", upload}, {"requests", requests}, {"connections", connections}}
 	for b.Loop() {
 		for i, m := range measures {
-			x, y := m.do(b, linked), m.do(b, plain)
+			x, y := m.do(b, linked, target), m.do(b, plain, target)
 			ratios[i] = append(ratios[i], x/y)
 			b.Logf("%s: %.4g linked, %.4g plain", m.name, x, y)
 		}
@@ -37,16 +44,18 @@ func BenchmarkSteadyPath(b *testing.B) {
 	}
 }
 
-const target = "http://10.99.0.2:8080"
-
-func steadyPair(b *testing.B) (linked, plain *http.Client) {
-	w := newWorld(b)
+func steadyPair(b *testing.B, p plan, target string) (linked, plain *http.Client) {
+	w := newWorldOf(b, p)
 	l := w.open(b)
 	fail(b, l.PrepareInner(b.Context()))
 	newGvisor(b, w.inner).start(b)
 	fail(b, l.Connect(b.Context()))
 	fail(b, l.SetGate(b.Context(), network.Gate{Position: network.GateOpen}))
-	v := newWorld(b)
+	fail(b, l.Quicken(b.Context()))
+	if why := l.FastPath(); why != "" {
+		b.Log("without the fast path: ", why)
+	}
+	v := newWorldOf(b, p)
 	newGvisor(b, v.pod).start(b)
 	linked, plain = w.http(), v.http()
 	for _, c := range []*http.Client{linked, plain} {
@@ -67,7 +76,7 @@ func (w *world) http() *http.Client {
 	}}, Timeout: time.Minute}
 }
 
-func download(b *testing.B, c *http.Client) float64 {
+func download(b *testing.B, c *http.Client, target string) float64 {
 	const size = 512 << 20
 	start := time.Now()
 	r, err := c.Get(fmt.Sprintf("%s/bytes?n=%d", target, size))
@@ -78,7 +87,7 @@ func download(b *testing.B, c *http.Client) float64 {
 	return float64(n) / time.Since(start).Seconds()
 }
 
-func upload(b *testing.B, c *http.Client) float64 {
+func upload(b *testing.B, c *http.Client, target string) float64 {
 	const size = 256 << 20
 	start := time.Now()
 	r, err := c.Post(target+"/upload", "application/octet-stream", io.LimitReader(zeros{}, size))
@@ -93,16 +102,16 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { return len(p), nil }
 
-func requests(b *testing.B, c *http.Client) float64 { return rate(b, c, 3000) }
+func requests(b *testing.B, c *http.Client, target string) float64 { return rate(b, c, target, 3000) }
 
-func connections(b *testing.B, c *http.Client) float64 {
+func connections(b *testing.B, c *http.Client, target string) float64 {
 	tr := c.Transport.(*http.Transport)
 	tr.DisableKeepAlives = true
 	defer func() { tr.DisableKeepAlives = false }()
-	return rate(b, c, 500)
+	return rate(b, c, target, 500)
 }
 
-func rate(b *testing.B, c *http.Client, n int) float64 {
+func rate(b *testing.B, c *http.Client, target string, n int) float64 {
 	start := time.Now()
 	for range n {
 		r, err := c.Get(target + "/counter")
