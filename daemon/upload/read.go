@@ -52,8 +52,7 @@ func (u *Uploader) Known(w api.Workload) (pages.Known, error) {
 
 // Open implements pages.Store: it opens a generation of a workload of this node. durable.ErrOwned when another node has claimed it.
 func (u *Uploader) Open(ctx context.Context, w api.Workload, sequence uint64) (pages.Snapshot, error) {
-	r := u.own(w)
-	tier, err := u.handle(r.Name, u.opts.Keep)
+	r, tier, err := u.reading(w)
 	if err != nil {
 		return nil, err
 	}
@@ -70,6 +69,20 @@ func (u *Uploader) Open(ctx context.Context, w api.Workload, sequence uint64) (p
 		return nil, &pages.OpenError{Generations: head.Generations, Err: err}
 	}
 	return opened{reader, r.Name, head.Generations}, nil
+}
+
+// reading is a lineage to read from: the one that uploads go through, where there is one, since that has its key already.
+func (u *Uploader) reading(w api.Workload) (r record, tier *durable.Lineage, err error) {
+	r = u.own(w)
+	u.mu.Lock()
+	if l := u.lineages[r.Name]; l != nil && l.claimed && u.store != nil {
+		tier = l.tier
+	}
+	u.mu.Unlock()
+	if tier == nil {
+		tier, err = u.handle(r.Name, u.opts.Keep)
+	}
+	return r, tier, err
 }
 
 // mayRun refuses what another node has claimed. No other directory has a lineage of a random id, whoever's claim it is.

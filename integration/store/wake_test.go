@@ -85,16 +85,17 @@ func TestWakesFromTheStore(t *testing.T) {
 			what  string
 			harm  func()
 			words []string
+			aside int
 		}{
 			{"the pages are gone", func() {
 				n.must(os.Remove(filepath.Join(n.local("web"), strconv.Itoa(sequence), "image", "pages.img")))
-			}, []string{"came from the store", "pages.img"}},
+			}, []string{"came from the store", "pages.img"}, 1},
 			{"the snapshot is gone", func() { n.must(os.RemoveAll(filepath.Join(n.local("web"), strconv.Itoa(sequence)))) },
-				[]string{"came from the store", "no snapshot"}},
-			{"the state is damaged", func() { n.spoil("web", sequence, "checkpoint.img", 5000) }, []string{"came from the store", "checkpoint.img"}},
+				[]string{"came from the store", "no snapshot"}, 0},
+			{"the state is damaged", func() { n.spoil("web", sequence, "checkpoint.img", 5000) }, []string{"came from the store", "checkpoint.img"}, 1},
 			{"the manifest is damaged", func() {
 				n.must(os.WriteFile(filepath.Join(n.local("web"), strconv.Itoa(sequence), "manifest.json"), []byte("{}"), 0o600))
-			}, []string{"came from the store", "manifest.json"}},
+			}, []string{"came from the store", "manifest.json"}, 1},
 		} {
 			web.Sleep()
 			sequence++
@@ -102,10 +103,37 @@ func TestWakesFromTheStore(t *testing.T) {
 			c.harm()
 			web.GoesOn()
 			n.wokenAs(web, "restored", c.words...)
+			n.setAside("web", sequence, c.aside)
 		}
 	})
 }
 
+// TestPlainWakesFromTheStore: without the sidecar all memory is fetched before the sandbox runs.
+func TestPlainWakesFromTheStore(t *testing.T) {
+	storetest.Require(t)
+	n := newNode(t)
+	dir := filepath.Join(n.Dir, "kept")
+	n.must(os.Mkdir(dir, 0o700))
+	n.restart(map[string]string{"store": strconv.Quote("file://" + dir), "load": `"plain"`})
+	web := n.server("web", 24)
+	for sequence := 1; sequence <= 2; sequence++ {
+		web.Sleep()
+		n.stored("web", sequence)
+		n.spoil("web", sequence, "pages.img", 9<<20)
+		web.GoesOn()
+		n.wokenAs(web, "restored", "came from the store", "pages.img")
+		n.setAside("web", sequence, 1)
+	}
+}
+
+// setAside looks whether a snapshot is in quarantine, with the reason.
+func (n *node) setAside(id string, sequence, want int) {
+	n.t.Helper()
+	aside, err := filepath.Glob(filepath.Join(n.local(id), "quarantine", strconv.Itoa(sequence)+"-*.json"))
+	if err != nil || len(aside) != want {
+		n.t.Errorf("set aside of snapshot %d: %v, %v; want %d", sequence, aside, err, want)
+	}
+}
 
 // TestNoCopyIsTold: what is only in the store is not told as being on the node, and a shim that dies, or a container that is started
 // again, changes nothing.
@@ -160,10 +188,7 @@ func TestALateBadChunkIsMended(t *testing.T) {
 				return strings.Contains(now.GetLastWake().GetDetail(), "3 chunks of the node's snapshot "+strconv.Itoa(sequence)+" were read from the store")
 			})
 			n.wokenAs(web, "restored")
-			aside, err := filepath.Glob(filepath.Join(n.local("web"), "quarantine", strconv.Itoa(sequence)+"-*.json"))
-			if err != nil || len(aside) != 1 {
-				t.Errorf("set aside: %v, %v", aside, err)
-			}
+			n.setAside("web", sequence, 1)
 		}
 	})
 }
@@ -348,10 +373,7 @@ func TestWakeFrom(t *testing.T) {
 		n.must(err)
 		n.says(string(head), `"sequence":2`, `"restored":1`)
 		first.GoesOn()
-		aside, err := filepath.Glob(filepath.Join(n.local("web"), "quarantine", "2-*.json"))
-		if err != nil || len(aside) != 1 {
-			t.Errorf("set aside: %v, %v", aside, err)
-		}
+		n.setAside("web", 2, 1)
 		n.says(n.ctl(0, "snapshots", "ls", "web"), "pinned")
 		first.Sleep()
 		n.stored("web", 3)

@@ -132,6 +132,9 @@ func (w *Workload) askStore(t *transition, s *snapshot.Snapshot, view *survey) (
 		open, a, err = w.openForWake(ctx, t, view.want)
 		return err
 	})
+	w.mu.Lock()
+	w.waits = ""
+	w.mu.Unlock()
 	view.stored, view.storedErr = versionsOf(a), err
 	if err != nil && pages.ClassOf(err) == pages.Corrupt && len(view.stored) > 0 {
 		view.spoil(view.wanted(), err)
