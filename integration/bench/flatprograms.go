@@ -22,6 +22,7 @@ type served struct {
 
 var servedPrograms = []served{
 	{name: "python3", port: 8000, ask: "GET / HTTP/1.0\r\n\r\n", answer: "HTTP/1.0 200"},
+	{name: "node", port: 8000, ask: "GET / HTTP/1.0\r\n\r\n", answer: "HTTP/1.1 200"},
 	{name: "nginx", port: 80, ask: "GET / HTTP/1.0\r\n\r\n", answer: "HTTP/1.1 200"},
 	{name: "redis", port: 6379, ask: "GET key:77\r\n", answer: "$1024", fill: fillRedis},
 }

@@ -117,6 +117,8 @@ var flatSet = set{file: "bench-flat.jsonl", load: flatLoad, parts: []part{
 	{"standby", measureStandby},
 	{"requests", measureFlatRequests},
 	{"programs", measureFlatPrograms},
+	{"touched", measureFlatTouched},
+	{"corruptions", measureCorruptions},
 }}
 
 // bench is one run: where it runs, how much is measured, and what came out.

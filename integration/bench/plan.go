@@ -40,6 +40,8 @@ type plan struct {
 	flatRounds int   // with each heap, and of each other part
 	flatBoxes  int   // sandboxes of the smallest and of the largest heap
 	flatWakes  int   // of each of them
+
+	flatCorruptions int // bytes that are damaged, one after the other
 }
 
 // tailSize is the heap, in MiB, where more is measured than medians of wakes.
@@ -51,14 +53,14 @@ var (
 		answers: 3, trues: 15, memory: 3,
 		pairs: 15, download: 512, loadMillis: 1000, opened: 500,
 		heldPairs: 11, flat: 500, crowds: 4, crowd: 5000, idle: 1000, silence: time.Minute, kills: 100, positions: 20,
-		flatSizes: []int{16, 128, 1024, 3072}, flatRounds: 15, flatBoxes: 10, flatWakes: 10,
+		flatSizes: []int{16, 128, 1024, 3072}, flatRounds: 15, flatBoxes: 10, flatWakes: 10, flatCorruptions: 1000,
 	}
 	quick = plan{
 		sizes: []int{16, 128, 512}, rounds: 7, tail: 40, cold: 5, written: 3, four: 5, asleep: 1, cycles: 50,
 		answers: 1, trues: 5, memory: 1,
 		pairs: 11, download: 128, loadMillis: 500, opened: 250,
 		heldPairs: 7, flat: 60, crowds: 2, crowd: 1000, idle: 100, silence: 10 * time.Second, kills: 10, positions: 5,
-		flatSizes: []int{16, 128, 1024, 3072}, flatRounds: 5, flatBoxes: 3, flatWakes: 4,
+		flatSizes: []int{16, 128, 1024, 3072}, flatRounds: 5, flatBoxes: 3, flatWakes: 4, flatCorruptions: 60,
 	}
 )
 
