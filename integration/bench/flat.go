@@ -33,9 +33,14 @@ func wayConfig(b *bench, way string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	other := strings.Replace(string(text), `load = "flat"`, otherWays[way], 1)
-	if other == string(text) {
-		return "", errors.New("the world's configuration has no line load = \"flat\"")
+	const flat, mode = `load = "flat"`, `mode = "manual"`
+	own := string(text)
+	if !strings.Contains(own, flat) { // which is the default
+		own = strings.Replace(own, mode, mode+"\n"+flat, 1)
+	}
+	other := strings.Replace(own, flat, otherWays[way], 1)
+	if other == own {
+		return "", errors.New("the world's configuration has no line " + mode)
 	}
 	path := filepath.Join(b.world.Dir, way+".toml")
 	return path, os.WriteFile(b.world.Path(path), []byte(other), 0o644)

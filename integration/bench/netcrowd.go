@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
+	"github.com/hibernate-runtime/hibernate/integration/harness"
 )
 
 const (
@@ -195,23 +196,16 @@ func measureCrowd(ctx context.Context, b *bench) (err error) {
 
 // newServer runs a server that may have many connections, each of its own file.
 func newServer(ctx context.Context, b *bench, id string) (*ours, error) {
-	o, err := prepare(ctx, b, id)
-	if err != nil {
-		return nil, err
-	}
-	c := o.container(0, nil)
-	c.Flags = append(c.Flags, "--rlimit-nofile", filesOfServer)
-	_, err = o.world.Run(ctx, c)
-	if err == nil {
-		_, err = o.client.again(ctx, o.address)
-	}
-	if err == nil {
-		err = o.connect(ctx)
-	}
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("container %s: %w", id, err), o.close())
-	}
-	return o, nil
+	return newServerOf(ctx, b, id, flatLoad, 0)
+}
+
+// newServerOf is one with a heap of mib MiB whose wakes are of one way.
+func newServerOf(ctx context.Context, b *bench, id, way string, mib int) (*ours, error) {
+	return newOursOf(ctx, b, id, func(o *ours) (harness.Container, error) {
+		c := o.container(mib, nil)
+		c.Flags = append(c.Flags, "--rlimit-nofile", filesOfServer)
+		return c, b.choose(&c, way)
+	})
 }
 
 // holdCrowds tells what became of all, and the daemon's resident memory in MiB while they waited, and at most so far.

@@ -9,8 +9,12 @@ import (
 	"github.com/hibernate-runtime/hibernate/integration/harness"
 )
 
-// slowHeap is the heap, in MiB, of a workload whose wake takes long.
-const slowHeap = 512
+const (
+	// slowHeap is the heap, in MiB, of a workload whose wake takes long.
+	slowHeap = 512
+	// plainHeap is that of one whose wake takes longer than a client waits before it sends its SYN again: all is loaded first.
+	plainHeap = 2560
+)
 
 // A position is what becomes of new connections to a sleeper: held by the daemon, or parked in the kernel when there is none.
 type position struct {
@@ -42,7 +46,10 @@ func measurePositions(ctx context.Context, b *bench) (err error) {
 			return err
 		}
 	}
-	return measureBursts(ctx, b)
+	if err := measureBursts(ctx, b, "", flatLoad, 0, []int{10, 200, 1000}); err != nil {
+		return err
+	}
+	return measureBursts(ctx, b, "/slow", plainLoad, plainHeap, []int{1, 200})
 }
 
 func measureWaits(ctx context.Context, b *bench, mib int) (err error) {
@@ -105,8 +112,8 @@ func (o *ours) sleepAs(ctx context.Context, gate string) error {
 	}
 }
 
-func measureBursts(ctx context.Context, b *bench) (err error) {
-	o, err := newServer(ctx, b, "bursts")
+func measureBursts(ctx context.Context, b *bench, name, way string, mib int, sizes []int) (err error) {
+	o, err := newServerOf(ctx, b, fmt.Sprint("bursts-", mib), way, mib)
 	if err != nil {
 		return err
 	}
@@ -115,7 +122,7 @@ func measureBursts(ctx context.Context, b *bench) (err error) {
 		if err := p.take(ctx, b.world); err != nil {
 			return err
 		}
-		for _, size := range []int{10, 200, 1000} {
+		for _, size := range sizes {
 			var took samples
 			var all fate
 			for range 5 {
@@ -140,7 +147,7 @@ func measureBursts(ctx context.Context, b *bench) (err error) {
 					return err
 				}
 			}
-			at := fmt.Sprintf("/%s/%d", p.gate, size)
+			at := fmt.Sprintf("%s/%s/%d", name, p.gate, size)
 			b.add("burst_ms_p50"+at, took.median(), "ms", "", len(took))
 			b.add("burst_connect_ms_p50"+at, all.Connect.median(), "ms", "", len(all.Connect))
 			b.add("burst_connect_ms_max"+at, all.Connect.quantile(1), "ms", "", len(all.Connect))
