@@ -25,7 +25,7 @@ E2E  = $(filter-out %/conformance %/faults %/client %/network %/flat %/store,$(s
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build tools images protos deps test check fmt vet staticcheck unit root test-conformance test-network test-faults full-faults test-store test-flat full-flat test-client e2e shimtest race full-moment full-network demo bench short-bench bench-shim bench-network bench-flat install clean
+.PHONY: help build tools images protos deps test check fmt vet staticcheck unit root test-conformance test-network test-faults full-faults test-store full-store test-flat full-flat test-client e2e shimtest race full-moment full-network demo bench short-bench bench-shim bench-network bench-flat bench-store install clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,6 +57,11 @@ bench-network: deps tools images build ## Measure the network and the wake proxy
 # In parts: BENCH_PARTS='sizes|cold'; BENCH_PARTS=many, … BENCH_FLAGS='-short -sizes 16,1024'
 bench-flat: deps tools images build ## Measure wakes whose memory comes later and write .bench/bench-flat.jsonl: half an hour (root)
 	@go run ./integration/bench -flat -only '$(BENCH_PARTS)' $(BENCH_FLAGS)
+
+# In parts: BENCH_PARTS='uploads|wakes'; BENCH_FLAGS=-short
+bench-store: deps tools images build ## Measure the durable tier with a server on the loopback and write .bench/bench-store.jsonl: half an hour (root)
+	@go run ./tools/toolchain -p $(JOBS) versitygw
+	@go run ./integration/bench -store -only '$(BENCH_PARTS)' $(BENCH_FLAGS)
 
 build: ## Build the programs into bin/
 	@mkdir -p bin
@@ -118,6 +123,11 @@ test-store: deps tools images build ## The durable tier against a real S3 server
 	@go run ./tools/toolchain -p $(JOBS) versitygw
 	@HIBERNATE_STORE=1 sh tools/gotest.sh -together -count=1 -p $(JOBS) -timeout 10m -- $(MODULE)/snapshot/store/... $(MODULE)/snapshot/durable/...
 	@HIBERNATE_STORE=1 $(ROOT_RINGS) sh tools/gotest.sh -count=1 -timeout 10m -- ./integration/store
+
+full-store: deps tools images build ## test-store, the search of the protocol at size, and 300 random runs of chaos; STORE_CHAOS, STORE_SEED (root)
+	@go run ./tools/toolchain -p $(JOBS) versitygw
+	@HIBERNATE_STORE=1 HIBERNATE_MODEL=1 sh tools/gotest.sh -together -count=1 -p $(JOBS) -timeout 30m -- $(MODULE)/snapshot/store/... $(MODULE)/snapshot/durable/...
+	@HIBERNATE_STORE=1 STORE_CHAOS=$(or $(STORE_CHAOS),300) $(ROOT_RINGS) go test -count=1 -v -timeout 90m ./integration/store
 
 test-flat: deps tools images build ## Workloads that run before their memory is loaded, and what may happen meanwhile (root)
 	@$(ROOT_RINGS) sh tools/gotest.sh -count=1 -parallel 4 -timeout 10m -- ./integration/flat

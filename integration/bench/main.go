@@ -8,7 +8,7 @@
 // A *figure* is a named value with its unit and, mostly, a goal. All are printed, and written to .bench/bench.jsonl. A
 // missed goal is told and is no failure; a figure that could not be measured is. With -shim it is the shim by itself that
 // is measured, into .bench/bench-shim.jsonl; with -network the network and the wake proxy, into .bench/bench-network.jsonl;
-// with -flat wakes whose memory comes later, beside those by plain files and by runsc alone, into .bench/bench-flat.jsonl.
+// with -store the durable tier, into .bench/bench-store.jsonl; with -flat wakes whose memory comes later, beside those by plain files and by runsc alone, into .bench/bench-flat.jsonl.
 package main
 
 import (
@@ -33,6 +33,7 @@ func main() {
 	shim := flag.Bool("shim", false, "measure the shim by itself, and write bench-shim.jsonl")
 	network := flag.Bool("network", false, "measure the network and the wake proxy, and write bench-network.jsonl")
 	flat := flag.Bool("flat", false, "measure wakes whose memory comes later, and write bench-flat.jsonl")
+	storeTier := flag.Bool("store", false, "measure the durable tier, and write bench-store.jsonl")
 	rounds := flag.Int("rounds", 0, "other number of rounds with each heap")
 	if filepath.Base(os.Args[0]) == stubName {
 		os.Exit(beStub(os.Args[1:]))
@@ -40,6 +41,9 @@ func main() {
 	flag.Parse()
 	if target := os.Getenv(crowdEnv); target != "" {
 		os.Exit(beCrowd(target))
+	}
+	if task := os.Getenv(storeEnv); task != "" {
+		os.Exit(beStore(task))
 	}
 	if socket := os.Getenv(echoEnv); socket != "" {
 		os.Exit(beEcho(socket))
@@ -60,6 +64,8 @@ func main() {
 			set = shimSet
 		case *flat:
 			set = flatSet
+		case *storeTier:
+			set = storeSet
 		}
 		err = run(ctx, p, *only, set)
 	}
@@ -80,6 +86,8 @@ type set struct {
 	file  string
 	parts []part
 	load  string // the key load of the world; "" for the default
+	// prepare is called before the first part; what it returns is called after the last.
+	prepare func(context.Context, *bench) (stop func() error, err error)
 }
 
 var sleepSet = set{file: "bench.jsonl", parts: []part{
@@ -123,10 +131,11 @@ var flatSet = set{file: "bench-flat.jsonl", load: flatLoad, parts: []part{
 
 // bench is one run: where it runs, how much is measured, and what came out.
 type bench struct {
-	world *harness.World
-	plan  plan
-	file  string
-	made  int // workloads of flat wakes and their twins, whose names are numbered
+	world  *harness.World
+	plan   plan
+	file   string
+	bucket *bucket // of the store's set
+	made   int     // workloads of flat wakes and their twins, whose names are numbered
 	report
 }
 
@@ -145,6 +154,13 @@ func run(ctx context.Context, p plan, only string, set set) (err error) {
 	}
 	defer func() { err = errors.Join(err, w.Close()) }()
 	b := &bench{world: w, plan: p, file: set.file}
+	if set.prepare != nil {
+		stop, err := set.prepare(ctx, b)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, stop()) }()
+	}
 	var failed []error
 	for _, part := range set.parts {
 		if ctx.Err() != nil || !chosen.MatchString(part.name) {

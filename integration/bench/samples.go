@@ -10,6 +10,8 @@ type samples []float64
 
 func (s *samples) add(d time.Duration) { *s = append(*s, milliseconds(d)) }
 
+func (s *samples) addValue(v float64) { *s = append(*s, v) }
+
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
 // quantile is the smallest value that a share q of the samples does not exceed; 0 of none.

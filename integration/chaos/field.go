@@ -58,7 +58,18 @@ func (f *Field) Open(ctx context.Context) (err error) {
 func (f *Field) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	return errors.Join(f.World.Remove(ctx, id), f.World.RemovePod(ctx, f.pod))
+	return errors.Join(f.World.Remove(ctx, id), f.World.RemovePod(ctx, f.pod), f.removeStreams())
+}
+
+// removeStreams removes the FIFOs that ctr has made for shims that died: it does so only with a task.
+func (f *Field) removeStreams() error {
+	dirs, err := filepath.Glob(f.World.Path("/run/containerd/fifo/*"))
+	for _, dir := range dirs {
+		if found, _ := filepath.Glob(filepath.Join(dir, id+"-std*")); len(found) > 0 {
+			err = errors.Join(err, os.RemoveAll(dir))
+		}
+	}
+	return err
 }
 
 // create runs the container, instead of one whose shim has died: containerd takes a moment to clean up after that.
