@@ -246,7 +246,7 @@ func commitTouched(t *testing.T, l *Local, n int, touched func(Sealed) Touched) 
 	return s
 }
 
-// Exactly the chunks that are named come to be in memory.
+// Exactly the chunks that are named come to be in memory, and the small files.
 func TestReadAhead(t *testing.T) {
 	l := open(t, t.TempDir())
 	s := commitTouched(t, l, 20*ChunkSize/pageSize, func(Sealed) Touched {
@@ -267,6 +267,11 @@ func TestReadAhead(t *testing.T) {
 	}
 	if got := chunksInMemory(t, file); !slices.Equal(got, []int{3, 15}) {
 		t.Errorf("chunks %v are in memory", got)
+	}
+	for _, small := range []string{stateFile, pagesMetaFile} {
+		if !cached(t, filepath.Join(s.ImageDir(), small)) {
+			t.Errorf("%s is not in memory", small)
+		}
 	}
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)

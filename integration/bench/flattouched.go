@@ -9,6 +9,7 @@ import (
 	"hash/crc32"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/hibernate-runtime/hibernate/snapshot"
 )
@@ -16,7 +17,7 @@ import (
 // measureFlatTouched compares wakes of one workload that are told what the last one asked for first with such as are not, with the
 // snapshot in memory and on the disk alone.
 func measureFlatTouched(ctx context.Context, b *bench) error {
-	for _, mib := range []int{bigHeap, b.plan.flatSizes[len(b.plan.flatSizes)-1]} {
+	for _, mib := range slices.Compact([]int{bigHeap, b.plan.flatSizes[len(b.plan.flatSizes)-1]}) {
 		if err := measureTouched(ctx, b, mib); err != nil {
 			return fmt.Errorf("%d MiB: %w", mib, err)
 		}
