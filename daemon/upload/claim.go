@@ -44,7 +44,11 @@ func (u *Uploader) handle(name string, keep int) (*durable.Lineage, error) {
 	if err != nil {
 		return nil, err
 	}
-	return t.Lineage(name)
+	tier, err := t.Lineage(name)
+	if l := u.lineages[name]; err == nil && l != nil && l.record.Place == u.place {
+		tier.Remember(l.record.Epoch, l.record.Sequence) // nothing is deleted, nor written, by a head that was put back
+	}
+	return tier, err
 }
 
 // ErrNotOpen: the store could not be opened yet.
