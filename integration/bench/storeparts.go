@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -12,41 +13,53 @@ import (
 	"time"
 
 	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
+	"github.com/hibernate-runtime/hibernate/integration/harness"
 )
 
-// objects has a Python interpreter hold some 200 MiB of objects. While /busy is there it works with them: it reads all, again and again,
-// and replaces a few.
+// objects has a Python interpreter hold so many objects beside its web server. While /busy is there it works with them: it reads all, again
+// and again, and replaces a few.
 const objects = `
-import os, time
-all = [{'id': i, 'name': 'item-%%d' %% i, 'v': [i, i * 2, float(i)]} for i in range(%d)]
-open('/ready', 'w').close()
-n = 0
-while True:
-    if not os.path.exists('/busy'):
-        time.sleep(0.05)
-        continue
-    total = 0
-    for o in all[n %% 1000::1000]:
-        total += o['v'][0] + len(o['name'])
-        n += 1
-    open('/worked', 'w').write(str(n))
-    all[n %% len(all)] = {'id': n, 'name': 'item-%%d' %% total, 'v': [n, total, float(total)]}
+import os, threading, time
+objects = [{'id': i, 'name': 'item-%%d' %% i, 'v': [i, i * 2, float(i)]} for i in range(%d)]
+def work():
+    n = passes = 0
+    while True:
+        if not os.path.exists('/busy'):
+            time.sleep(0.05)
+            continue
+        total = 0
+        for o in objects[passes %% 100::100]:
+            total += o['v'][0] + len(o['name'])
+        passes += 1
+        for k in range(10):
+            objects[(passes * 7919 + k * 104729) %% len(objects)] = {'id': passes, 'name': 'item-%%d' %% total, 'v': [passes, total, float(total)]}
+        with open('/worked', 'w') as f:
+            f.write(str(passes))
+threading.Thread(target=work, daemon=True).start()
 `
 
-// heapMiB is about what so many objects take: 400 bytes each.
-func objectsOf(mib int) int { return mib << 20 / 450 }
+// objectSize is about what one of them takes, in bytes.
+const objectSize = 450
 
-// newPython runs an interpreter beside a web server of its own, in one container.
+// newPython runs such an interpreter.
 func newPython(ctx context.Context, b *bench, mib int) (*ours, error) {
-	o, err := newProgram(ctx, b, served{name: "python3", port: 8000, ask: "GET / HTTP/1.0\r\n\r\n", answer: "HTTP/1.0 200"}, flatLoad)
-	if err != nil {
+	dir := filepath.Join(b.bucket.dir, "site") // Python looks there at its start
+	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
-	_, err = o.world.Exec(ctx, o.id, "sh", "-c", "python3 -c \"$0\" >/dev/null 2>&1 </dev/null & while [ ! -e /ready ]; do sleep 0.1; done", fmt.Sprintf(objects, objectsOf(mib)))
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("%s: %w", o.id, err), o.close())
+	text := fmt.Sprintf(objects, mib<<20/objectSize)
+	if err := os.WriteFile(filepath.Join(dir, "sitecustomize.py"), []byte(text), 0o644); err != nil {
+		return nil, err
 	}
-	return o, nil
+	return newOursOf(ctx, b, "python", func(o *ours) (harness.Container, error) {
+		o.image = "python3"
+		o.address = netip.AddrPortFrom(o.address.Addr(), 8000)
+		o.client.request, o.client.answer = []byte("GET / HTTP/1.0\r\n\r\n"), []byte("HTTP/1.0 200")
+		return harness.Container{
+			ID: o.id, Image: o.image, NetNS: o.pod.Path, Detach: true, Env: []string{"PYTHONPATH=/opt/site"},
+			Flags: []string{"--mount", "type=bind,src=" + dir + ",dst=/opt/site,options=rbind:ro"},
+		}, o.world.Import(ctx, o.image)
+	})
 }
 
 // measureUploads compares the first upload of an image with what its parts could do by themselves, and a restore.
@@ -130,9 +143,9 @@ func measureShares(ctx context.Context, b *bench) (err error) {
 	for range b.plan.store.shares {
 		for _, of := range []struct {
 			into   *samples
-			before string
-		}{{&idle, "sleep 2"}, {&busy, "touch /busy; sleep 5; rm /busy; sleep 0.2; [ -s /worked ]"}} {
-			if _, err := o.world.Exec(ctx, o.id, "sh", "-c", of.before); err != nil { // which wakes
+			before func() error
+		}{{&idle, func() error { return o.idle(ctx) }}, {&busy, func() error { return o.work(ctx) }}} {
+			if err := of.before(); err != nil {
 				return err
 			}
 			u, err := o.sleepUploaded(ctx, b)
@@ -140,12 +153,25 @@ func measureShares(ctx context.Context, b *bench) (err error) {
 				return err
 			}
 			of.into.addValue(u.sent / u.image)
-			fmt.Fprintf(os.Stderr, "bench: after %q: %.1f of %.0f MB\n", of.before, u.sent/1e6, u.image/1e6)
+			fmt.Fprintf(os.Stderr, "bench: %.1f of %.0f MB sent\n", u.sent/1e6, u.image/1e6)
 		}
 	}
 	b.add("upload_idle_share", idle.quantile(1), "share", "<= 0.01", len(idle))
 	b.add("upload_busy_share", busy.quantile(1), "share", "<= 0.15", len(busy))
 	return nil
+}
+
+// idle has a sleeper be awake for a while, in which nobody wants anything of it.
+func (o *ours) idle(ctx context.Context) error {
+	_, err := o.shim.Wake(ctx, &shimv1.WakeRequest{Reason: "bench"})
+	time.Sleep(2 * time.Second)
+	return err
+}
+
+// work has a sleeper's interpreter work for a while.
+func (o *ours) work(ctx context.Context) error {
+	_, err := o.world.Exec(ctx, o.id, "sh", "-c", "touch /busy; sleep 5; rm /busy; sleep 0.2; [ -s /worked ]") // which wakes
+	return err
 }
 
 // tree writes many files, or changes each so-manieth of them.
