@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -40,9 +41,15 @@ func measureTouched(ctx context.Context, b *bench, mib int) (err error) {
 		cold, told bool
 	}{{"warm", false, true}, {"warm_untold", false, false}, {"cold", true, true}, {"cold_untold", true, false}}
 	first, loaded := map[string]samples{}, map[string]samples{}
-	for i := range b.plan.flatRounds {
-		for k := range kinds {
-			kind := kinds[(k+i)%len(kinds)]
+	var chunks samples // that a wake is told
+	for range b.plan.flatRounds {
+		for _, k := range rand.Perm(len(kinds)) { // what a wake finds depends on the one before, too
+			kind := kinds[k]
+			told, err := o.told()
+			if err != nil {
+				return err
+			}
+			chunks.addValue(float64(told))
 			if !kind.told {
 				err = o.untell()
 			}
@@ -61,6 +68,7 @@ func measureTouched(ctx context.Context, b *bench, mib int) (err error) {
 		}
 	}
 	at, n := fmt.Sprint("/", mib), b.plan.flatRounds
+	b.add("flat_told_chunks_p50"+at, chunks.median(), "MiB", "", len(chunks))
 	for _, how := range []string{"warm", "cold"} {
 		b.add("flat_told_over_untold_"+how+at, first[how].median()/first[how+"_untold"].median(), "ratio", "", n)
 		b.add("flat_told_loaded_over_untold_"+how+at, loaded[how].median()/loaded[how+"_untold"].median(), "ratio", "", n)
@@ -68,6 +76,21 @@ func measureTouched(ctx context.Context, b *bench, mib int) (err error) {
 		b.add("flat_untold_"+how+"_ms_p50"+at, first[how+"_untold"].median(), "ms", "", n)
 	}
 	return nil
+}
+
+// told is how many chunks a sleeper's next wake is told.
+func (o *ours) told() (int, error) {
+	l := snapshot.DirFor(o.world.Path(o.world.DataDir()), o.world.Name, o.id, "")
+	found, err := filepath.Glob(filepath.Join(l, "[0-9]*/manifest.json"))
+	if err != nil || len(found) != 1 {
+		return 0, fmt.Errorf("%s: %d manifests: %w", o.id, len(found), err)
+	}
+	text, err := os.ReadFile(found[0])
+	if err != nil {
+		return 0, err
+	}
+	m, err := snapshot.ParseManifest(text)
+	return len(m.FirstChunks()), err
 }
 
 // untell takes what the last wake asked for first out of a sleeper's manifest, as if it had never woken.
