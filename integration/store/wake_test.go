@@ -96,6 +96,12 @@ func TestWakesFromTheStore(t *testing.T) {
 			{"the manifest is damaged", func() {
 				n.must(os.WriteFile(filepath.Join(n.local("web"), strconv.Itoa(sequence), "manifest.json"), []byte("{}"), 0o600))
 			}, []string{"came from the store", "manifest.json"}, 1},
+			{"the head is torn", func() {
+				path := filepath.Join(n.local("web"), "head.json")
+				data, err := os.ReadFile(path)
+				n.must(err)
+				n.must(os.WriteFile(path, data[:len(data)/2], 0o600))
+			}, []string{"came from the store", "head.json"}, 0},
 		} {
 			web.Sleep()
 			sequence++

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/hibernate-runtime/hibernate/api/pages"
 	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
 	"github.com/hibernate-runtime/hibernate/internal/config"
@@ -64,7 +66,7 @@ func (w *Workload) restoreChosen(t *transition) (woken, error) {
 			if err == nil {
 				return w.settled(t, view, c, detail), nil
 			}
-			if !errors.Is(err, snapshot.ErrCorrupt) {
+			if !unreadable(err) {
 				return woken{}, err
 			}
 			view.here, view.localBad = false, err
@@ -83,6 +85,11 @@ func (w *Workload) restoreChosen(t *transition) (woken, error) {
 			}
 		}
 	}
+}
+
+// unreadable says whether a snapshot is of no use on the node: it is corrupt, or the disk can't read it.
+func unreadable(err error) bool {
+	return errors.Is(err, snapshot.ErrCorrupt) || errors.Is(err, unix.EIO)
 }
 
 // joined is err, after what was wrong before, if anything.
@@ -107,12 +114,16 @@ func (w *Workload) surveyLocal(t *transition) (s *snapshot.Snapshot, view survey
 		view.number = head.Sequence
 	}
 	s, err = w.local.Current()
+	if err == nil {
+		view.local.sequence = s.Sequence()
+		err = s.Complete()
+	}
 	switch {
 	case err == nil:
 		view.local, view.here = version{sequence: s.Sequence()}, true
 		w.readAhead(t.ctx, s)
-	case errors.Is(err, snapshot.ErrNone), errors.Is(err, snapshot.ErrCorrupt):
-		view.localBad = fmt.Errorf("snapshot: %w", err)
+	case errors.Is(err, snapshot.ErrNone), unreadable(err):
+		view.localBad = err
 	default:
 		return nil, view, fmt.Errorf("snapshot: %w", err)
 	}
@@ -239,7 +250,7 @@ func (w *Workload) restoreStored(t *transition, s *stored, newest uint64) (detai
 	w.mu.Unlock()
 	y := way{
 		snapshot: fetched.Snapshot(), stored: true, ready: "fetch",
-		claim:  func(ctx context.Context) error { return w.local.SetRestored(ctx, s.manifest, newest) },
+		claim:  func(ctx context.Context) error { return w.claimStored(ctx, s.manifest, newest) },
 		remote: func() *runsc.SidecarRemote { return w.remote(s.answer.Ticket, snapshot.PagesFile) },
 		drop: func() {
 			if err := fetched.Drop(); err != nil {
@@ -262,6 +273,17 @@ func (w *Workload) restoreStored(t *transition, s *stored, newest uint64) (detai
 		y.dropped()
 	}
 	return detail, err
+}
+
+// claimStored has the head say that the workload runs. One that can't be read is set aside: that the workload slept, and as what, the
+// shim knows.
+func (w *Workload) claimStored(ctx context.Context, m snapshot.Manifest, newest uint64) error {
+	if _, err := w.local.Head(); errors.Is(err, snapshot.ErrCorrupt) {
+		if err := w.local.QuarantineHead(err.Error()); err != nil {
+			return err
+		}
+	}
+	return w.local.SetRestored(ctx, m, newest)
 }
 
 // asStored makes what is wrong with a snapshot from the store be no error of the node's own.

@@ -488,8 +488,8 @@ func (w *Workload) startCold(ctx context.Context, t *transition, why error) erro
 // keepUnused sets a snapshot aside that was not restored though it may be intact, as one of another runsc: the next
 // hibernation would replace it.
 func (w *Workload) keepUnused(why error) {
+	unused := w.remembered().Sequence
 	w.mu.Lock()
-	unused := w.saved.sequence
 	w.saved = saved{lineage: w.saved.lineage} // nothing wakes from it any more
 	w.mu.Unlock()
 	w.keepStored(unused)
