@@ -22,11 +22,17 @@ type Expirer struct {
 	Ended func(key node.Key, asleep time.Time)
 	// Record is the file that each is written to, a line of JSON; "" for none.
 	Record string
-	// Every is the time between two looks. Default 30 s.
+	// Every is the time between two looks. Default 5 s.
 	Every time.Duration
 	Log   *slog.Logger
 
-	warned map[node.Key]int64 // since when those slept that were told of
+	warned map[node.Key]warning
+}
+
+// warning is what was told of a sleeper.
+type warning struct {
+	asleep int64 // since when it slept then
+	at     time.Time
 }
 
 // After is what a workload's key delete-after says; 0: never.
@@ -57,24 +63,23 @@ func At(s *shimv1.StatusResponse) time.Time {
 // Near is how long before its end a sleeper is told of: a quarter of its time, a week at most.
 func Near(after time.Duration) time.Duration { return min(after/4, 7*24*time.Hour) }
 
+// atLeast is how long a sleeper has been told of before it is ended, also where its time was over when the daemon came.
+func atLeast(after time.Duration) time.Duration { return min(Near(after), time.Minute) }
+
 // Run looks until ctx ends.
 func (e *Expirer) Run(ctx context.Context) {
 	every := e.Every
 	if every <= 0 {
-		every = 30 * time.Second
+		every = 5 * time.Second
 	}
-	e.warned = make(map[node.Key]int64)
+	e.warned = make(map[node.Key]warning)
 	for ctx.Err() == nil {
-		next := every
 		for _, w := range e.List() {
 			if at := At(w.Status()); !at.IsZero() {
 				e.judge(ctx, w, at, time.Now())
-				if left := time.Until(at); left > 0 {
-					next = min(next, left)
-				}
 			}
 		}
-		timer := time.NewTimer(max(next, 10*time.Millisecond))
+		timer := time.NewTimer(every)
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
@@ -89,20 +94,20 @@ const endTimeout = 30 * time.Second
 func (e *Expirer) judge(ctx context.Context, w *node.Workload, at, now time.Time) {
 	s := w.Status()
 	log := e.Log.With("namespace", w.Namespace, "id", w.ID, "delete_after", After(s).String())
-	if now.Before(at) {
-		if at.Sub(now) <= Near(After(s)) && e.warned[w.Key] != s.GetStateSinceUnixMs() {
-			e.warned[w.Key] = s.GetStateSinceUnixMs()
-			log.Warn("nobody has woken a sleeper for long: it will be ended, and its snapshots deleted, unless somebody does; hibernatectl wake is enough",
-				"in", at.Sub(now).Round(time.Second).String())
-		}
+	if at.Sub(now) > Near(After(s)) {
 		return
 	}
-	if w.Err() != nil {
+	told := e.warned[w.Key]
+	if told.asleep != s.GetStateSinceUnixMs() {
+		e.warned[w.Key] = warning{s.GetStateSinceUnixMs(), now}
+		log.Warn("nobody has woken a sleeper for long: it will be ended, and its snapshots deleted, unless somebody does; hibernatectl wake is enough",
+			"in", max(at.Sub(now), atLeast(After(s))).Round(time.Second).String())
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, endTimeout)
-	defer cancel()
-	if _, err := w.Shim.EndSleeper(ctx, &shimv1.EndSleeperRequest{AsleepSinceUnixMs: s.GetStateSinceUnixMs()}); err != nil {
+	if now.Before(at) || now.Sub(told.at) < atLeast(After(s)) || w.Err() != nil {
+		return
+	}
+	if err := end(ctx, w, s); err != nil {
 		log.Info("a sleeper that nobody wants was not ended", "reason", err)
 		return
 	}
@@ -115,6 +120,17 @@ func (e *Expirer) judge(ctx context.Context, w *node.Workload, at, now time.Time
 	if e.Ended != nil {
 		e.Ended(w.Key, time.UnixMilli(s.GetStateSinceUnixMs()))
 	}
+}
+
+// end has the shim end it. One that has ended may be gone before it could say so.
+func end(ctx context.Context, w *node.Workload, s *shimv1.StatusResponse) error {
+	ctx, cancel := context.WithTimeout(ctx, endTimeout)
+	defer cancel()
+	_, err := w.Shim.EndSleeper(ctx, &shimv1.EndSleeperRequest{AsleepSinceUnixMs: s.GetStateSinceUnixMs()})
+	if err != nil && w.State() == "ended" && w.Status().GetStateSinceUnixMs() >= s.GetStateSinceUnixMs() {
+		return nil
+	}
+	return err
 }
 
 // line is what is written of one.

@@ -72,7 +72,7 @@ func asleep(s *shimtest.Shim, ago time.Duration, after string, container string)
 func TestExpired(t *testing.T) {
 	over, near, far := shimtest.Start(t, "default", "over"), shimtest.Start(t, "default", "near"), shimtest.Start(t, "default", "far")
 	never, paused, awake := shimtest.Start(t, "default", "never"), shimtest.Start(t, "default", "paused"), shimtest.Start(t, "default", "awake")
-	asleep(over, 2*time.Hour, "1h0m0s", "running")
+	asleep(over, 2*time.Hour, "200ms", "running") // it is told for a quarter of that
 	asleep(near, 50*time.Minute, "1h0m0s", "running")
 	asleep(far, 10*time.Minute, "1h0m0s", "running")
 	asleep(never, 1000*time.Hour, "0s", "running")
@@ -122,7 +122,7 @@ func TestExpired(t *testing.T) {
 		}
 	}
 	text := log.String()
-	if strings.Count(text, "will be ended") != 1 || !strings.Contains(text, "id=near") || strings.Contains(text, "id=far") {
+	if strings.Count(text, "will be ended") != 2 || !strings.Contains(text, "id=near") || strings.Contains(text, "id=far") {
 		t.Errorf("told:\n%s", text)
 	}
 	if got, err := os.ReadFile(e.Record); err != nil || !strings.Contains(string(got), `"id":"over"`) || strings.Count(string(got), "\n") != 1 {
@@ -138,10 +138,18 @@ func TestWokenMeanwhile(t *testing.T) {
 	eventually(t, "it is seen", func() bool { return len(v.List()) == 1 && v.List()[0].Status().GetState() == "asleep" })
 	w := v.List()[0]
 	var log buffer
-	e := &Expirer{List: v.List, Log: slog.New(slog.NewTextHandler(&log, nil)), Ended: func(node.Key, time.Time) { t.Error("it is told as ended") }}
+	e := &Expirer{
+		List: v.List, Log: slog.New(slog.NewTextHandler(&log, nil)), Ended: func(node.Key, time.Time) { t.Error("it is told as ended") },
+		warned: make(map[node.Key]warning),
+	}
 	at := At(w.Status())
-	s.Quietly(func(st *shimv1.StatusResponse) { st.StateSinceUnixMs = time.Now().UnixMilli() })
+	e.judge(t.Context(), w, at, time.Now()) // which tells of it
 	e.judge(t.Context(), w, at, time.Now())
+	if strings.Contains(log.String(), "was not ended") || !strings.Contains(log.String(), "in=1m0s") {
+		t.Errorf("it had no time: %s", log.String())
+	}
+	s.Quietly(func(st *shimv1.StatusResponse) { st.StateSinceUnixMs = time.Now().UnixMilli() })
+	e.judge(t.Context(), w, at, time.Now().Add(2*time.Minute))
 	if !strings.Contains(log.String(), "was not ended") || len(s.Ends()) != 0 {
 		t.Errorf("%s", log.String())
 	}
