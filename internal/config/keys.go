@@ -175,7 +175,7 @@ func durationKeys() []Key {
 		setting[time.Duration]{
 			name: "wake-timeout", scope: ScopeWorkload, codec: span(time.Second, time.Hour, ""), def: raw{"30s"},
 			field:   func(c *Config) *time.Duration { return &c.WakeTimeout },
-			doc:     "How long a wake may take, waiting for a store included; then on-restore-failure applies.",
+			doc:     "How long a wake may take, waiting for a store included; then on-restore-failure applies. Memory that comes from a store after the wake waits as long for it.",
 			tighten: "only shorter",
 			allows:  func(node, asked time.Duration) bool { return asked <= node },
 		}.key(),

@@ -400,7 +400,10 @@ func (w *Workload) mayWakeFrom() error {
 	case w.state == lifecycle.Asleep, w.state == lifecycle.Blocked:
 		return nil
 	}
-	what := "it is " + w.state.String() + ": put it to sleep first (hibernatectl hibernate), which keeps what it is now as a snapshot of its own"
+	what := "it is " + w.state.String() + ": wait for the end of that"
+	if w.state == lifecycle.Awake {
+		what = "it is awake: put it to sleep first (hibernatectl hibernate), which keeps what it is now as a snapshot of its own"
+	}
 	return &RefusedError{Verb: "wake from a snapshot", Reasons: []*shimv1.Reason{reason(w.state.String(), what)}}
 }
 
