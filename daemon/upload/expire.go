@@ -30,7 +30,10 @@ func (u *Uploader) Expired(key node.Key, asleep time.Time) {
 		u.saveNow(name)
 	}
 	u.Left(key)
+	time.AfterFunc(leftLater, func() { u.Left(key) }) // what is on the node may go a moment later than the news
 }
+
+const leftLater = time.Second
 
 // deleteAt is when a lineage of a workload that is gone is destroyed; zero: it is not.
 func (l *lineage) deleteAt() time.Time {

@@ -75,8 +75,8 @@ func (u *Uploader) look(dir string, wishes Wishes) {
 	}
 	if wishes.Keep > 0 {
 		l.record.Keep, l.record.DeleteAfter = wishes.Keep, wishes.DeleteAfter
+		l.record.Expired = false // it is there, and sleeps
 	}
-	l.record.Expired = false // it is there
 	u.noteLocked(l, dir, head.Sequence)
 }
 
