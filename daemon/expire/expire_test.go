@@ -154,3 +154,22 @@ func TestWokenMeanwhile(t *testing.T) {
 		t.Errorf("%s", log.String())
 	}
 }
+
+// TestNotBeforeItsTime: one that was told of is not ended before its time is over, and then it is.
+func TestNotBeforeItsTime(t *testing.T) {
+	s := shimtest.Start(t, "default", "web")
+	asleep(s, 50*time.Minute, "1h0m0s", "running")
+	v := view(t, s)
+	eventually(t, "it is seen", func() bool { return len(v.List()) == 1 && v.List()[0].Status().GetState() == "asleep" })
+	w := v.List()[0]
+	e := &Expirer{List: v.List, Log: slog.New(slog.DiscardHandler), warned: make(map[node.Key]warning)}
+	at := At(w.Status())
+	for _, c := range []struct {
+		when time.Time
+		ends int
+	}{{time.Now(), 0}, {at.Add(-time.Second), 0}, {at, 1}} {
+		if e.judge(t.Context(), w, at, c.when); len(s.Ends()) != c.ends {
+			t.Errorf("%v before its time: %d ends", at.Sub(c.when), len(s.Ends()))
+		}
+	}
+}
