@@ -82,16 +82,6 @@ func TestOverQuota(t *testing.T) {
 	w.uploaded(d, "web", 5)
 }
 
-// TestKeptAreTheNewest: there are exactly the newest so many after a collection, and on the node exactly one.
-func TestKeptAreTheNewest(t *testing.T) {
-	w, d, name := slept(t, 7)
-	w.eventually("three are left", func() bool { return slices.Equal(w.sequences(name), []uint64{7, 6, 5}) })
-	w.must(d.Collect(t.Context(), "", false, func(c Collected) error { return c.Err }))
-	if got := w.sequences(name); !slices.Equal(got, []uint64{7, 6, 5}) {
-		t.Errorf("generations %d", got)
-	}
-}
-
 // TestExpires: what has left is destroyed when delete-after is over, not before; what says nothing stays; pinned ones stay.
 func TestExpires(t *testing.T) {
 	w := newWorld(t)
