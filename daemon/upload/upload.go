@@ -89,6 +89,8 @@ type Uploader struct {
 	place string
 	poke  chan struct{} // something is to be looked at
 
+	leftover *leftover
+
 	saving sync.Mutex // one record is written at a time; held before mu
 
 	mu        sync.Mutex
@@ -111,6 +113,7 @@ func New(o Options) *Uploader {
 		opts: o.withDefaults(), place: place(o.URL), poke: make(chan struct{}, 1),
 		lineages: make(map[string]*lineage), slept: make(map[node.Key]Wishes), tiers: make(map[int]*durable.Tier),
 	}
+	u.leftover = newLeftover()
 	u.end, u.cancel = context.WithCancel(context.Background())
 	u.condition = Condition{URL: o.URL, Key: o.Keys.Current.ID()}
 	return u

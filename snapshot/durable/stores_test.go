@@ -86,7 +86,7 @@ func onStore(t *testing.T, url string) {
 	if got, err := b.Collect(t.Context(), CollectOptions{}); err != nil || len(got.Dropped) != 3 || len(got.Deleted) != 0 {
 		t.Errorf("within the grace: %+v, %v", got, err)
 	}
-	short := join("c", 2*time.Second) // by the store's clock
+	short := join("c", 4*time.Second) // by the store's clock
 	r, err := short.Open(t.Context(), 6, OpenOptions{Lease: true})
 	if err != nil {
 		t.Fatal(err)

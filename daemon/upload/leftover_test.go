@@ -1,0 +1,94 @@
+package upload
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+)
+
+// simulated is a node with two processors, in simulated time: others want some, a worker takes what it is given.
+type simulated struct {
+	clock  time.Duration
+	others float64 // processors that others use while the worker rests, and want while it works
+	used   time.Duration
+	mine   time.Duration
+}
+
+func (s *simulated) now() time.Time { return time.Unix(1000, 0).Add(s.clock) }
+
+// pass lets time go by, in which the worker uses mine processors; the others make room where there is not enough for all.
+func (s *simulated) pass(d time.Duration, mine float64) {
+	others := min(s.others, 2-mine/2)
+	s.clock += d
+	s.mine += time.Duration(mine * float64(d))
+	s.used += time.Duration((others + mine) * float64(d))
+}
+
+func (s *simulated) leftover() *leftover {
+	l := newLeftover()
+	l.cores, l.now = 2, s.now
+	l.busy = func() (time.Duration, error) { return s.used / tick * tick, nil }
+	l.pause = func(_ context.Context, d time.Duration) { s.pass(d, 0) }
+	return l
+}
+
+// work has a worker work for a while, and returns the part of a processor that it got.
+func (s *simulated) work(l *leftover, lasting time.Duration) float64 {
+	began, before := s.clock, s.mine
+	for s.clock < began+lasting {
+		s.pass(10*time.Millisecond, 1)
+		l.spend(context.Background(), 10*time.Millisecond)
+	}
+	return float64(s.mine-before) / float64(s.clock-began)
+}
+
+// TestUploadsTakeWhatIsLeft: all of a processor where nobody else is, next to nothing where the others want all, and again all soon
+// after they have ended.
+func TestUploadsTakeWhatIsLeft(t *testing.T) {
+	s := &simulated{}
+	l := s.leftover()
+	if got := s.work(l, 5*time.Second); got < 0.95 {
+		t.Errorf("alone a worker gets %.2f of a processor", got)
+	}
+	s.others = 2
+	s.work(l, 2*time.Second)
+	if got := s.work(l, 20*time.Second); got > 0.05 || got < 0.02 {
+		t.Errorf("beside others that want all it gets %.3f of a processor", got)
+	}
+	s.others = 0.5
+	s.work(l, 2*time.Second)
+	if got := s.work(l, 5*time.Second); got < 0.95 {
+		t.Errorf("beside others that want little it gets %.2f of a processor", got)
+	}
+}
+
+// TestUploadsGoOnUnseen: where nothing is known of the others, and when their context ends.
+func TestUploadsGoOnUnseen(t *testing.T) {
+	s := &simulated{others: 2}
+	l := s.leftover()
+	l.busy = func() (time.Duration, error) { return 0, errors.New("no /proc") }
+	if got := s.work(l, 5*time.Second); got < 0.95 {
+		t.Errorf("a worker gets %.2f of a processor", got)
+	}
+	l = s.leftover()
+	s.work(l, 5*time.Second)
+	ctx, cancel := context.WithCancel(context.Background())
+	l.pause = func(context.Context, time.Duration) { cancel() }
+	l.spend(ctx, time.Hour)
+}
+
+func TestParseBusy(t *testing.T) {
+	busy, err := parseBusy("cpu  100 20 30 4000 500 6 7 8 90 10")
+	if err != nil || busy != 171*tick {
+		t.Errorf("busy for %v, %v; want %v", busy, err, 171*tick)
+	}
+	for _, line := range []string{"", "cpu 1 2 3", "cpu0 1 2 3 4 5 6 7 8", "cpu 1 2 3 4 5 6 7 x"} {
+		if _, err := parseBusy(line); err == nil {
+			t.Errorf("%q is taken", line)
+		}
+	}
+	if real, err := busyTime(); err != nil || real <= 0 {
+		t.Errorf("this node was busy for %v, %v", real, err)
+	}
+}
