@@ -26,7 +26,7 @@ func (u *Uploader) tierLocked(keep int) (*durable.Tier, error) {
 	}
 	t, err := durable.New(durable.Config{
 		Store: u.store, Keys: u.opts.Keys, Node: u.opts.Node, Generations: keep, Grace: u.opts.Grace, Workers: u.opts.Workers,
-		Spend: u.leftover.spend,
+		Pace: u.leftover.pace,
 	})
 	if err == nil {
 		u.tiers[keep] = t

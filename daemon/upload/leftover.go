@@ -9,41 +9,53 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
-// leftover gives the workers of all uploads the processor time that nobody else on the node wants. (Threads of a lower priority would
-// do the same, but the runtime waits for each of its threads now and then, and the wake proxy with it.)
+// leftover has uploads use no more of the processors than the others on the node leave: what this process uses meanwhile, to send too,
+// counts as theirs. (Threads of a lower priority would not do: the runtime waits for each of its threads now and then, and the wake
+// proxy with it.)
 type leftover struct {
 	cores float64
 	now   func() time.Time
 	busy  func() (time.Duration, error) // of all processors together, since some time
+	own   func() time.Duration          // of this process
 	pause func(context.Context, time.Duration)
 
-	mu     sync.Mutex // guards the fields below
-	since  time.Time  // of the window
-	was    time.Duration
-	spent  time.Duration // in the window
-	budget float64       // processors that workers may use together
-	free   time.Time     // when what was spent is paid for
+	mu     sync.Mutex    // guards the fields below
+	since  time.Time     // of the window
+	was    time.Duration // busy
+	wasOwn time.Duration
+	paid   time.Duration // own
+	others float64       // the part of all processors that others used
+	budget float64       // processors that uploads may use together
+	at     time.Time     // of the last call
+	owed   time.Duration // of processor time, of what was used and not yet earned
 }
 
 const (
 	window = 200 * time.Millisecond // of /proc/stat's ticks there must be some
 	// staleWindow is so long ago that it says nothing of now.
 	staleWindow = 4 * time.Second
-	// margin is left to the others beyond what they used last, in processors: they may be waiting.
-	margin = 0.1
+	// Where the others use no more than quiet of the node's processors, workers use what they can; where they use loud of them, next
+	// to nothing: who waits for his own requests' answers leaves some time unused, and is slowed down all the same.
+	quiet, loud = 0.4, 0.8
+	// forget is how much of a loud window still counts in the next: who works in bursts is loud.
+	forget = 0.97
 	// leastShare of a processor is used whatever the others want: each upload comes to its end.
 	leastShare = 0.03
-	// ahead is how much may be used at once. Larger than a piece of work takes, a chunk of 1 MiB.
+	// firstShare of a processor is used as long as nothing is known of the others.
+	firstShare = 0.25
+	// ahead is how much may be used at once.
 	ahead = 20 * time.Millisecond
-	// longestPause is how long one wait may be: then it is looked again.
-	longestPause = time.Second
+	// leastPause is worth a pause.
+	leastPause = time.Millisecond
 )
 
 func newLeftover() *leftover {
 	cores := float64(runtime.NumCPU())
-	return &leftover{cores: cores, now: time.Now, busy: busyTime, pause: sleep, budget: cores}
+	return &leftover{cores: cores, now: time.Now, busy: busyTime, own: ownTime, pause: sleep, budget: firstShare}
 }
 
 func sleep(ctx context.Context, d time.Duration) {
@@ -53,41 +65,51 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// spend pays for processor time that a worker has used: it returns when the worker may go on, or ctx ends.
-func (l *leftover) spend(ctx context.Context, cpu time.Duration) {
-	debt := l.owe(cpu)
-	for debt > 0 && ctx.Err() == nil {
-		l.pause(ctx, min(debt, longestPause))
-		debt = l.owe(0)
+// pace returns when a worker may go on, or ctx ends.
+func (l *leftover) pace(ctx context.Context) {
+	for ctx.Err() == nil {
+		debt := l.owe()
+		if debt < leastPause {
+			return
+		}
+		l.pause(ctx, min(debt, window))
 	}
 }
 
-// owe notes what was used, and says how long to wait.
-func (l *leftover) owe(cpu time.Duration) time.Duration {
+// owe pays for what was used since the last call, and says how long to wait.
+func (l *leftover) owe() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := l.now()
-	l.spent += cpu
+	now, own := l.now(), l.own()
 	if now.Sub(l.since) >= window {
-		l.look(now)
+		l.look(now, own)
 	}
-	if l.free.Before(now.Add(-ahead)) {
-		l.free = now.Add(-ahead)
-	}
-	l.free = l.free.Add(time.Duration(float64(cpu) / l.budget))
-	return l.free.Sub(now)
+	earned := time.Duration(float64(now.Sub(l.at)) * l.budget)
+	l.owed = max(l.owed-earned, -ahead) + own - l.paid
+	l.at, l.paid = now, own
+	return time.Duration(float64(l.owed) / l.budget)
 }
 
-// look begins another window: what the others used in the last is left to them, and a little more.
-func (l *leftover) look(now time.Time) {
+// look begins another window, in which workers use what the others left in the last.
+func (l *leftover) look(now time.Time, own time.Duration) {
 	busy, err := l.busy()
 	if took := now.Sub(l.since); err == nil && took < staleWindow {
-		others := max(0, float64(busy-l.was-l.spent)/float64(took))
-		l.budget = max(leastShare, l.cores-others-margin)
+		others := float64(busy-l.was-(own-l.wasOwn)) / float64(took) / l.cores
+		l.others = max(others, forget*l.others)
+		l.budget = max(leastShare, l.cores*min(1, (loud-l.others)/(loud-quiet)))
 	} else { // of long ago, or the first
-		l.budget = l.cores
+		l.budget, l.others = firstShare, 0
+		l.at, l.paid, l.owed = now, own, 0
 	}
-	l.since, l.was, l.spent = now, busy, 0
+	l.since, l.was, l.wasOwn = now, busy, own
+}
+
+func ownTime() time.Duration {
+	var used unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &used); err != nil {
+		return 0
+	}
+	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }
 
 // tick is the unit of /proc/stat, on all of Linux's architectures.

@@ -240,7 +240,7 @@ func measureNeighbour(ctx context.Context, b *bench) (err error) {
 	}
 	var ratios samples
 	for range b.plan.store.neighbour {
-		alone, _, err := n.requests(ctx, neighbourTime)
+		alone, err := n.inPieces(ctx)
 		if err != nil {
 			return err
 		}
@@ -248,7 +248,7 @@ func measureNeighbour(ctx context.Context, b *bench) (err error) {
 		if err != nil {
 			return err
 		}
-		again, _, err := n.requests(ctx, neighbourTime)
+		again, err := n.inPieces(ctx)
 		if err != nil {
 			return err
 		}
@@ -258,7 +258,23 @@ func measureNeighbour(ctx context.Context, b *bench) (err error) {
 	return nil
 }
 
-const neighbourTime = 2 * time.Second
+const (
+	neighbourTime = 2 * time.Second
+	neighbourStep = 200 * time.Millisecond
+)
+
+// inPieces asks as often as besideUploads does: each piece begins with new connections.
+func (n *ours) inPieces(ctx context.Context) (float64, error) {
+	var sum, pieces float64
+	for began := time.Now(); time.Since(began) < neighbourTime; pieces++ {
+		rate, _, err := n.requests(ctx, neighbourStep)
+		if err != nil {
+			return 0, err
+		}
+		sum += rate
+	}
+	return sum / pieces, nil
+}
 
 // besideUploads asks while a sleeper's image is uploaded whole: the store has lost it, and the daemon is started anew.
 func (n *ours) besideUploads(ctx context.Context, b *bench, o *ours) (rate float64, err error) {
@@ -287,7 +303,7 @@ func (n *ours) besideUploads(ctx context.Context, b *bench, o *ours) (rate float
 	}()
 	answered, asked := 0.0, 0.0
 	for {
-		rate, _, err := n.requests(ctx, 200*time.Millisecond)
+		rate, _, err := n.requests(ctx, neighbourStep)
 		if err != nil {
 			return 0, err
 		}

@@ -28,9 +28,9 @@ type Config struct {
 	Grace time.Duration
 	// Workers compress and hash: as many as there are cores.
 	Workers int
-	// Spend is told by a commit's workers what processor time each piece of work has taken, before they go on. It may wait, until its
-	// context ends. nil: nobody is told.
-	Spend func(ctx context.Context, cpu time.Duration)
+	// Pace is called by a commit's workers between two pieces of work, of 1 MiB or less. It may wait, until its context ends. nil: they
+	// go on at once.
+	Pace func(context.Context)
 	// Uploads and Downloads are at work at a time, for each call: 2 and 8.
 	Uploads, Downloads int
 	// CachedFrames, of 256 KiB, are kept for each snapshot that is open: 64.

@@ -10,14 +10,12 @@ import (
 	"hash/crc32"
 	"io"
 	"os"
-	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sys/unix"
 
 	"github.com/hibernate-runtime/hibernate/snapshot"
 	"github.com/hibernate-runtime/hibernate/snapshot/store"
@@ -134,34 +132,17 @@ func (u *upload) run(ctx context.Context) error {
 
 func (p *pass) work(stop chan struct{}) {
 	w := &worker{hasher: newHasher(p.keys)}
-	spend := p.l.t.cfg.Spend
-	if spend != nil { // a thread's time is what the kernel knows
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-	}
 	for {
 		select {
 		case job := <-p.jobs:
-			if spend == nil {
-				job(w)
-				continue
-			}
-			began := threadTime()
 			job(w)
-			spend(p.ctx, threadTime()-began)
+			if pace := p.l.t.cfg.Pace; pace != nil {
+				pace(p.ctx)
+			}
 		case <-stop:
 			return
 		}
 	}
-}
-
-// threadTime is what the calling thread has used of a processor.
-func threadTime() time.Duration {
-	var used unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_THREAD, &used); err != nil {
-		return 0
-	}
-	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }
 
 func send[T any](ctx context.Context, to chan T, v T) error {
