@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"time"
@@ -74,11 +75,14 @@ func (e *Expirer) Run(ctx context.Context) {
 	}
 	e.warned = make(map[node.Key]warning)
 	for ctx.Err() == nil {
+		sleepers := make(map[node.Key]bool)
 		for _, w := range e.List() {
 			if at := At(w.Status()); !at.IsZero() {
+				sleepers[w.Key] = true
 				e.judge(ctx, w, at, time.Now())
 			}
 		}
+		maps.DeleteFunc(e.warned, func(k node.Key, _ warning) bool { return !sleepers[k] }) // woken, or gone
 		timer := time.NewTimer(every)
 		select {
 		case <-timer.C:
