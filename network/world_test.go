@@ -77,6 +77,9 @@ func newWorldOf(t testing.TB, families ...plan) *world {
 	for name, path := range map[string]*string{"node": &w.node, "client": &w.client, "pod": &w.pod, "inner": &w.inner} {
 		*path = filepath.Join(dir, name)
 		must(t, network.NewNamespace(*path))
+		inside(t, *path, func() (any, error) { // a new namespace forwards where the machine does
+			return nil, os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("0"), 0)
+		})
 		t.Cleanup(func() { must(t, network.RemoveNamespace(*path)) })
 	}
 	node := handle(t, w.node)
