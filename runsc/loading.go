@@ -26,14 +26,15 @@ type Loading struct {
 	done   chan struct{} // closed when the load has ended, well or not
 	gone   chan struct{} // closed when the sidecar has ended
 
-	mu    sync.Mutex // guards the fields below
-	keep  *os.File   // keeps status from its end until the sidecar has opened it; nil afterwards
-	pid   *os.File   // pidfd of the sidecar; nil before it runs
-	bytes int64
-	err   error
-	over  bool // done is closed
-	mends int
-	mend  string // the first
+	mu      sync.Mutex // guards the fields below
+	keep    *os.File   // keeps status from its end until the sidecar has opened it; nil afterwards
+	pid     *os.File   // pidfd of the sidecar; nil before it runs
+	closing bool       // Close was called
+	bytes   int64
+	err     error
+	over    bool // done is closed
+	mends   int
+	mend    string // the first
 }
 
 // LoadError says why memory could not be loaded.
@@ -180,6 +181,7 @@ func (l *Loading) started(pid int) {
 	defer l.mu.Unlock()
 	if fd, err := unix.PidfdOpen(pid, 0); err == nil {
 		l.pid = os.NewFile(uintptr(fd), "sidecar")
+		l.killIfClosing()
 	}
 	l.letGo()
 }
@@ -230,9 +232,8 @@ const closeWithin = 5 * time.Second
 func (l *Loading) Close() error {
 	l.mu.Lock()
 	l.letGo()
-	if l.pid != nil {
-		_ = unix.PidfdSendSignal(int(l.pid.Fd()), unix.SIGKILL, nil, 0) // it may have ended
-	}
+	l.closing = true
+	l.killIfClosing()
 	l.mu.Unlock()
 	err := l.awaitEnd()
 	_ = l.status.Close()
@@ -244,6 +245,13 @@ func (l *Loading) Close() error {
 	}
 	l.mu.Unlock()
 	return errors.Join(err, os.RemoveAll(l.dir))
+}
+
+// killIfClosing ends the sidecar, whichever comes last: that it is known, or that it is to end. The caller holds l.mu.
+func (l *Loading) killIfClosing() {
+	if l.closing && l.pid != nil {
+		_ = unix.PidfdSendSignal(int(l.pid.Fd()), unix.SIGKILL, nil, 0) // it may have ended
+	}
 }
 
 func (l *Loading) awaitEnd() error {

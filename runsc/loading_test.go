@@ -3,6 +3,7 @@ package runsc
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -99,6 +100,27 @@ func TestLoadingCloses(t *testing.T) {
 		if _, err := os.Stat(l.Dir()); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("%s is there: %v", l.Dir(), err)
 		}
+	}
+}
+
+// TestLoadingClosesBeforeItIsTold: a sidecar that is about to say who it is ends, too.
+func TestLoadingClosesBeforeItIsTold(t *testing.T) {
+	l := startLoading(t)
+	status := filepath.Join(l.Dir(), "status")
+	cmd := exec.Command("sh", "-c", `exec >"$0"; sleep 0.3 >&2; echo "{\"Event\":\"started\",\"Pid\":$$}"; kill -STOP $$`, status)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		if to, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/1", cmd.Process.Pid)); err == nil && to == status {
+			break
+		} else if time.Now().After(deadline) {
+			t.Fatalf("its output is %s, %v", to, err)
+		}
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
 	}
 }
 
