@@ -107,7 +107,7 @@ func TestLoadingCloses(t *testing.T) {
 func TestLoadingClosesBeforeItIsTold(t *testing.T) {
 	l := startLoading(t)
 	status := filepath.Join(l.Dir(), "status")
-	cmd := exec.Command("sh", "-c", `exec >"$0"; sleep 0.3 >&2; echo "{\"Event\":\"started\",\"Pid\":$$}"; kill -STOP $$`, status)
+	cmd := exec.Command("sh", "-c", `exec >"$0"; i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; echo "{\"Event\":\"started\",\"Pid\":$$}"; kill -STOP $$`, status)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
