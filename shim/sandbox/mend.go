@@ -103,19 +103,24 @@ func (w *Workload) mend(ctx context.Context) (done bool) {
 		return false
 	}
 	done = true
-	strays := false // without the gate, the pod's own kernel may have accepted connections by the listeners
 	w.mended(rungs...)
 	for _, r := range rungs {
 		done = done && r.OK
-		strays = strays || r.Repaired
 	}
-	if strays && !w.opts.Daemon.Connected() { // a daemon serves them
-		w.startDraining()
-	}
+	w.serveStrays(rungs)
 	if lost {
 		return w.relink(ctx, slices.ContainsFunc(rungs, func(r network.Rung) bool { return r.Name == "link" && r.OK }))
 	}
 	return done
+}
+
+// serveStrays serves, once something of the link was repaired, the connections that the pod's own kernel may have accepted by the
+// listeners meanwhile. A daemon does so by itself.
+func (w *Workload) serveStrays(rungs []network.Rung) {
+	repaired := slices.ContainsFunc(rungs, func(r network.Rung) bool { return r.Repaired })
+	if repaired && !w.opts.Daemon.Connected() {
+		w.startDraining()
+	}
 }
 
 // transitionEnds waits for the end of a transition under way; false when there is nothing to be done any more.

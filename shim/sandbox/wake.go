@@ -364,6 +364,7 @@ func (w *Workload) climb(t *transition) {
 	if len(rungs) == 0 {
 		return
 	}
+	w.serveStrays(rungs)
 	running, stop := w.untilEnded()
 	defer stop()
 	rungs = append(rungs, w.link.CheckPublished(running, w.opts.Runner.Run)...)
