@@ -43,14 +43,14 @@ const (
 	quiet, loud = 0.4, 0.8
 	// forget is how much of a loud window still counts in the next: who works in bursts is loud.
 	forget = 0.97
-	// leastShare of a processor is used whatever the others want: each upload comes to its end.
+	// leastShare of a processor is used whatever the others want.
 	leastShare = 0.03
 	// firstShare of a processor is used as long as nothing is known of the others.
 	firstShare = 0.25
 	// ahead is how much may be used at once.
 	ahead = 20 * time.Millisecond
-	// leastPause is worth a pause.
-	leastPause = time.Millisecond
+	// leastPause is worth a pause, and mostPause is the longest after a piece of work: each upload comes to its end.
+	leastPause, mostPause = time.Millisecond, time.Second
 )
 
 func newLeftover() *leftover {
@@ -65,15 +65,28 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// pace returns when a worker may go on, or ctx ends.
+// pace returns when a worker may go on, after mostPause at the latest, or when ctx ends. What is still owed then is forgiven: it may be the
+// wake proxy's, which never stops.
 func (l *leftover) pace(ctx context.Context) {
-	for ctx.Err() == nil {
+	for left := mostPause; ctx.Err() == nil; {
 		debt := l.owe()
 		if debt < leastPause {
 			return
 		}
-		l.pause(ctx, min(debt, window))
+		if left <= 0 {
+			l.forgive()
+			return
+		}
+		debt = min(debt, window, left)
+		l.pause(ctx, debt)
+		left -= debt
 	}
+}
+
+func (l *leftover) forgive() {
+	l.mu.Lock()
+	l.owed = 0
+	l.mu.Unlock()
 }
 
 // owe pays for what was used since the last call, and says how long to wait.

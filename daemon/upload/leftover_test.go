@@ -65,6 +65,28 @@ func TestUploadsTakeWhatIsLeft(t *testing.T) {
 	}
 }
 
+// TestUploadsGoOnBesideTheProxy: what the rest of this process uses counts, too, and may be more than there is; an upload goes on all
+// the same.
+func TestUploadsGoOnBesideTheProxy(t *testing.T) {
+	s := &simulated{others: 2}
+	l := s.leftover()
+	s.work(l, 2*time.Second)
+	began := s.clock
+	l.pause = func(_ context.Context, d time.Duration) {
+		if s.pass(d, 0.5); s.clock > began+time.Minute {
+			t.Fatal("nothing is uploaded any more")
+		}
+	}
+	const pieces = 20
+	for range pieces {
+		s.pass(10*time.Millisecond, 1)
+		l.pace(context.Background())
+	}
+	if took := s.clock - began; took < pieces*mostPause/2 {
+		t.Errorf("it took %v: nothing was left to the others", took)
+	}
+}
+
 // TestUploadsGoOnUnseen: where nothing can be known of the others; and no wait outlives its context.
 func TestUploadsGoOnUnseen(t *testing.T) {
 	s := &simulated{others: 2}
