@@ -26,6 +26,7 @@ import (
 	"github.com/hibernate-runtime/hibernate/daemon"
 	"github.com/hibernate-runtime/hibernate/daemon/idle"
 	"github.com/hibernate-runtime/hibernate/daemon/shimclient/shimtest"
+	"github.com/hibernate-runtime/hibernate/internal/testlog"
 )
 
 // node is a directory of sockets, and the daemon that runs in it.
@@ -36,7 +37,7 @@ type node struct {
 	backend string // where workloads are dialled
 	orphans time.Duration
 	change  func(*daemon.Options) // of the next run; may be nil
-	log     logBuffer
+	log     testlog.Buffer
 	stop    context.CancelFunc
 	ended   chan error
 }

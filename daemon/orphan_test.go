@@ -1,7 +1,6 @@
 package daemon_test
 
 import (
-	"bytes"
 	"errors"
 	"io"
 	"net"
@@ -9,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -17,24 +15,6 @@ import (
 	"github.com/hibernate-runtime/hibernate/api/handover"
 	"github.com/hibernate-runtime/hibernate/daemon/shimclient/shimtest"
 )
-
-// logBuffer is a log that can be read while it is written.
-type logBuffer struct {
-	mu   sync.Mutex
-	text bytes.Buffer // guarded by mu
-}
-
-func (b *logBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *logBuffer) has(text string) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return strings.Contains(b.text.String(), text)
-}
 
 // ours is a path of a network namespace that stays in use.
 const ours = "/proc/self/ns/net"
@@ -98,7 +78,7 @@ func TestShimDies(t *testing.T) {
 	clients := hold(t, address, 50)
 	_ = conn.Close()
 	shim.Stop()
-	eventually(t, "the death is told", func() bool { return n.log.has("gone without a word") })
+	eventually(t, "the death is told", func() bool { return strings.Contains(n.log.String(), "gone without a word") })
 	clients = append(clients, hold(t, address, 20)...)
 
 	next := shimtest.Start(t, "default", "redis")
@@ -173,7 +153,7 @@ func TestNobodyComesBack(t *testing.T) {
 	clients := hold(t, address, 5)
 	_ = conn.Close()
 	reset(t, clients)
-	eventually(t, "it is told", func() bool { return n.log.has("not started again within 300ms") })
+	eventually(t, "it is told", func() bool { return strings.Contains(n.log.String(), "not started again within 300ms") })
 	refused(t, address)
 }
 
@@ -212,7 +192,7 @@ func TestProperEndResetsAtOnce(t *testing.T) {
 	}
 	_ = conn.Close()
 	eventually(t, "it leaves the view", func() bool { return n.list()["redis"] == nil })
-	if n.log.has("gone without a word") {
+	if strings.Contains(n.log.String(), "gone without a word") {
 		t.Error("it is taken for one that died")
 	}
 }
@@ -236,11 +216,11 @@ func TestNamespaceGoneWithThePod(t *testing.T) {
 			clients := hold(t, address, 5)
 			_ = conn.Close()
 			if path != "" {
-				eventually(t, "the death is told", func() bool { return n.log.has("gone without a word") })
+				eventually(t, "the death is told", func() bool { return strings.Contains(n.log.String(), "gone without a word") })
 				if err := os.Remove(path); err != nil {
 					t.Fatal(err)
 				}
-				eventually(t, "it is told", func() bool { return n.log.has("its network namespace is gone") })
+				eventually(t, "it is told", func() bool { return strings.Contains(n.log.String(), "its network namespace is gone") })
 			}
 			reset(t, clients)
 			refused(t, address)
@@ -259,9 +239,9 @@ func TestAnotherWorkloadInThePod(t *testing.T) {
 	address, conn := n.owned(shim, ours)
 	clients := hold(t, address, 5)
 	_ = conn.Close()
-	eventually(t, "the death is told", func() bool { return n.log.has("gone without a word") })
+	eventually(t, "the death is told", func() bool { return strings.Contains(n.log.String(), "gone without a word") })
 	n.register(shimtest.Start(t, "default", "nginx"), nil)
 	reset(t, clients)
 	refused(t, address)
-	eventually(t, "it is told", func() bool { return n.log.has("another workload, default/nginx") })
+	eventually(t, "it is told", func() bool { return strings.Contains(n.log.String(), "another workload, default/nginx") })
 }

@@ -8,9 +8,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
+
+	"github.com/hibernate-runtime/hibernate/internal/testlog"
 )
 
 func TestUsage(t *testing.T) {
@@ -37,24 +38,6 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// log is a buffer that the daemon writes while the test reads.
-type log struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *log) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *log) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
 func TestRunsUntilToldToEnd(t *testing.T) {
 	dir, err := os.MkdirTemp("", "hibernated")
 	if err != nil {
@@ -68,7 +51,7 @@ func TestRunsUntilToldToEnd(t *testing.T) {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
-	var out log
+	var out testlog.Buffer
 	code := make(chan int, 1)
 	go func() { code <- run(ctx, []string{"--config", file}, &out, &out) }()
 	for deadline := time.Now().Add(10 * time.Second); !strings.Contains(out.String(), `"msg":"hibernated runs"`); {
@@ -102,7 +85,7 @@ func TestSecondDaemonSaysSo(t *testing.T) {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
-	var first, second log
+	var first, second testlog.Buffer
 	code := make(chan int, 1)
 	go func() { code <- run(ctx, []string{"--config", file}, &first, &first) }()
 	for deadline := time.Now().Add(10 * time.Second); !strings.Contains(first.String(), "hibernated runs"); time.Sleep(time.Millisecond) {
@@ -124,7 +107,7 @@ func TestSecondDaemonSaysSo(t *testing.T) {
 
 // TestFileLimit: as many connections as there are files for.
 func TestFileLimit(t *testing.T) {
-	var out log
+	var out testlog.Buffer
 	quiet := slog.New(slog.NewTextHandler(&out, nil))
 	if got := raiseFileLimit(1, quiet); got != 1 || out.String() != "" {
 		t.Errorf("one connection: %d, %s", got, out.String())

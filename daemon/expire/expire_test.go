@@ -1,7 +1,6 @@
 package expire
 
 import (
-	"bytes"
 	"context"
 	"log/slog"
 	"os"
@@ -15,24 +14,8 @@ import (
 	"github.com/hibernate-runtime/hibernate/daemon/node"
 	"github.com/hibernate-runtime/hibernate/daemon/shimclient"
 	"github.com/hibernate-runtime/hibernate/daemon/shimclient/shimtest"
+	"github.com/hibernate-runtime/hibernate/internal/testlog"
 )
-
-type buffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *buffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *buffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
 
 // view is one of shims, watched until the test ends.
 func view(t *testing.T, shims ...*shimtest.Shim) *node.View {
@@ -91,7 +74,7 @@ func TestExpired(t *testing.T) {
 		}
 		return n == 6
 	})
-	var log buffer
+	var log testlog.Buffer
 	var mu sync.Mutex
 	var ended []node.Key
 	e := &Expirer{
@@ -137,7 +120,7 @@ func TestWokenMeanwhile(t *testing.T) {
 	v := view(t, s)
 	eventually(t, "it is seen", func() bool { return len(v.List()) == 1 && v.List()[0].Status().GetState() == "asleep" })
 	w := v.List()[0]
-	var log buffer
+	var log testlog.Buffer
 	e := &Expirer{
 		List: v.List, Log: slog.New(slog.NewTextHandler(&log, nil)), Ended: func(node.Key, time.Time) { t.Error("it is told as ended") },
 		warned: make(map[node.Key]warning),

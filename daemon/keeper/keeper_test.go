@@ -1,7 +1,6 @@
 package keeper_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -21,6 +20,7 @@ import (
 	"github.com/hibernate-runtime/hibernate/daemon/node"
 	"github.com/hibernate-runtime/hibernate/daemon/shimclient"
 	"github.com/hibernate-runtime/hibernate/daemon/shimclient/shimtest"
+	"github.com/hibernate-runtime/hibernate/internal/testlog"
 )
 
 // keep follows shims with a keeper until the test ends.
@@ -146,7 +146,7 @@ func TestAbortRestartsTheClock(t *testing.T) {
 }
 
 func TestObserveOnlyTells(t *testing.T) {
-	var log lockedBuffer
+	var log testlog.Buffer
 	shim := idler(t, "redis", "observe")
 	shim.Update(func(_ *shimv1.StatusResponse, a *shimv1.ActivityResponse) { a.MemoryBytes = 7 << 20 })
 	var observed atomic.Uint64
@@ -163,23 +163,6 @@ func TestObserveOnlyTells(t *testing.T) {
 	if n := observed.Load(); n != 7<<20+uint64(len("default")) {
 		t.Errorf("counted as %d", n)
 	}
-}
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 func TestConcurrencyIsBounded(t *testing.T) {

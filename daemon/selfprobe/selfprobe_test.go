@@ -1,19 +1,18 @@
 package selfprobe_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"log/slog"
 	"os"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/hibernate-runtime/hibernate/daemon/selfprobe"
+	"github.com/hibernate-runtime/hibernate/internal/testlog"
 )
 
 // TestOnce: what works is found to work, and leaves nothing.
@@ -61,7 +60,7 @@ func TestShortage(t *testing.T) {
 // TestProber: broken after two failures in a row, with one line for that and one for its end.
 func TestProber(t *testing.T) {
 	results := []error{nil, errors.New("once"), nil, errors.New("twice"), errors.New("thrice"), errors.New("more"), nil}
-	var log lockedBuffer
+	var log testlog.Buffer
 	var told []error
 	broken := make(chan bool, len(results))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -108,21 +107,4 @@ func TestNothingIsProbedAfterTheEnd(t *testing.T) {
 			}
 		}
 	})
-}
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }

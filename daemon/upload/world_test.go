@@ -1,7 +1,6 @@
 package upload
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -18,6 +17,7 @@ import (
 	"time"
 
 	"github.com/hibernate-runtime/hibernate/daemon/node"
+	"github.com/hibernate-runtime/hibernate/internal/testlog"
 	"github.com/hibernate-runtime/hibernate/snapshot"
 	"github.com/hibernate-runtime/hibernate/snapshot/durable"
 	"github.com/hibernate-runtime/hibernate/snapshot/store"
@@ -29,29 +29,12 @@ type world struct {
 	t      *testing.T
 	data   string
 	bucket *memstore.Bucket
-	log    logBuffer
+	log    testlog.Buffer
 }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	return &world{t: t, data: t.TempDir(), bucket: memstore.NewBucket()}
-}
-
-type logBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *logBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *logBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 // daemon is a running uploader.
