@@ -33,7 +33,9 @@ func TestHungShimIsHeldOutAndTold(t *testing.T) {
 	if err := roundTrip(other); err != nil {
 		t.Error("another one:", err)
 	}
-	eventually(t, "it is asked again", func() bool { return len(hung.Wakes()) >= 3 && strings.Contains(n.log.String(), "the wake failed and is tried again") })
+	eventually(t, "it is asked again", func() bool {
+		return len(hung.Wakes()) >= 3 && strings.Contains(n.log.String(), "the wake failed and is tried again")
+	})
 	hung.Hang(false)
 	answered(t, clients)
 }
