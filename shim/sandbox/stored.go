@@ -28,7 +28,7 @@ func (s *stored) close() {
 	}
 }
 
-// newestOf is what a head names, as the shim remembers it where the head can't be read.
+// remembered is what the head names, or, where it can't be read, what the shim knows of it.
 func (w *Workload) remembered() (head snapshot.Head) {
 	head, err := w.local.Head()
 	w.mu.Lock()
