@@ -53,6 +53,9 @@ type Manifest struct {
 	Ports      []uint16        `json:"ports,omitempty"`      // listening when it was put to sleep
 	Only4      []uint16        `json:"ports_ipv4,omitempty"` // those of Ports that took no IPv6
 
+	// Origin is where it is a copy from, while the workload has not run by itself yet.
+	Origin *Origin `json:"origin,omitempty"`
+
 	// Touched is what a wake asked for first. A hint: FirstTouched is what of it may be used.
 	Touched Touched `json:"touched,omitempty"`
 
