@@ -59,13 +59,15 @@ const (
 	StandbyOn    StandbyPolicy = "on"
 )
 
-// StopPolicy says what SIGTERM does to a workload that sleeps.
+// StopPolicy says what SIGTERM does.
 type StopPolicy string
 
 // The stop policies.
 const (
-	StopSignal StopPolicy = "signal" // wake, and deliver the signal
-	StopExit   StopPolicy = "exit"   // end with status 143, without a wake
+	StopSignal StopPolicy = "signal" // deliver the signal, waking a sleeper
+	StopExit   StopPolicy = "exit"   // end a sleeper with status 143, without a wake
+	// StopHibernate puts it to sleep, awake or not, and ends the task with status 0. The snapshot stays.
+	StopHibernate StopPolicy = "hibernate"
 )
 
 // FastPath says whether packets may pass the stack of the pod's namespace.
@@ -127,6 +129,8 @@ type Config struct {
 	FastPath                FastPath
 	MinFreeDisk             uint64 // bytes
 
+	Identity         string // without the pod's namespace; "": none
+	Restore          RestoreWhat
 	Mode             Mode
 	IdleTimeout      time.Duration
 	MinAwake         time.Duration

@@ -35,6 +35,8 @@ type Key struct {
 	Tighten string
 	// Pending marks a key that is part of the design and has no effect yet: it is refused by name.
 	Pending bool
+	// Single marks a key whose value is one workload's alone: it may stand in an annotation and in runtime options, not in a file.
+	Single bool
 
 	reset  func(*Config) error // to the default
 	set    func(*Config, raw) error
@@ -61,12 +63,13 @@ type setting[T any] struct {
 	def     raw
 	doc     string
 	tighten string
+	single  bool
 	allows  func(node, asked T) bool
 }
 
 func (s setting[T]) key() Key {
 	k := Key{
-		Name: s.name, Kind: s.codec.kind, Default: display(s.def), Doc: s.doc, Scope: s.scope, Tighten: s.tighten,
+		Name: s.name, Kind: s.codec.kind, Default: display(s.def), Doc: s.doc, Scope: s.scope, Tighten: s.tighten, Single: s.single,
 		get: func(c *Config) raw { return s.codec.format(*s.field(c)) },
 		set: func(c *Config, r raw) error {
 			v, err := s.codec.parse(r)

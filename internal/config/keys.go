@@ -16,7 +16,7 @@ const (
 func Keys() []Key { return table() }
 
 var table = sync.OnceValue(func() []Key {
-	return slices.Concat(nodeKeys(), runtimeKeys(), workloadKeys(), holdKeys(), probeKeys(), daemonKeys(), admissionKeys(), storeKeys(), pendingKeys())
+	return slices.Concat(nodeKeys(), runtimeKeys(), workloadKeys(), identityKeys(), holdKeys(), probeKeys(), daemonKeys(), admissionKeys(), storeKeys(), pendingKeys())
 })
 
 func nodeKeys() []Key {
@@ -135,10 +135,11 @@ func workloadKeys() []Key {
 				"hibernatectl wake --from does the same once, by request.",
 		}.key(),
 		setting[StopPolicy]{
-			name: "on-stop", scope: ScopeWorkload, codec: choice(StopSignal, StopExit), def: raw{"signal"},
+			name: "on-stop", scope: ScopeWorkload, codec: choice(StopSignal, StopExit, StopHibernate), def: raw{"signal"},
 			field: func(c *Config) *StopPolicy { return &c.OnStop },
-			doc: "SIGTERM to a sleeping workload: signal wakes it and delivers; exit ends it with status 143 and " +
-				"no wake. (hibernate is not yet supported.)",
+			doc: "SIGTERM, SIGINT or SIGQUIT: signal delivers it, and wakes a sleeper for that; exit delivers it, and ends a sleeper with status 143 and no wake; " +
+				"hibernate puts the workload to sleep and ends the task with status 0: the snapshot stays, and the next container of its identity, or id, " +
+				"goes on from it. What can't be put to sleep gets the signal, and hibernatectl inspect says why.",
 		}.key(),
 		setting[int]{
 			name: "keep-snapshots", scope: ScopeWorkload, codec: number(1, 100, ""), def: raw{"3"},
@@ -261,8 +262,6 @@ func daemonKeys() []Key {
 
 func pendingKeys() []Key {
 	return []Key{
-		pending("identity", "The workload's stable name across containers and nodes."),
-		pending("restore", "Which snapshot a new container may start from."),
 		pending("hook-before-sleep", "A program of the workload's that runs before each hibernation."),
 		pending("hook-after-wake", "A program of the workload's that runs after each wake."),
 		pending("template", "A snapshot that many workloads start from."),

@@ -142,6 +142,9 @@ func (c *Config) applyOne(l layer, name string, node *Config) error {
 	case k.Pending:
 		e.Value, e.Problem = "", "not yet supported by this version"
 		return e
+	case k.Single && (l.source == SourceFile || strings.HasPrefix(l.source, ruleTable)):
+		e.Value, e.Problem = "", "it is one workload's alone: set it by an annotation, or by runtime options"
+		return e
 	case k.Scope < l.least:
 		e.Value, e.Problem = "", fmt.Sprintf("a %s setting, which %s may not change", k.Scope, l.least.place())
 		return e

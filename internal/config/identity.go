@@ -1,0 +1,63 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+)
+
+// RestoreWhat says what a container with an earlier snapshot begins with.
+type RestoreWhat string
+
+// What may be restored.
+const (
+	RestoreAuto  RestoreWhat = "auto"  // the newest snapshot of its own
+	RestoreNever RestoreWhat = "never" // none: it begins afresh
+)
+
+// identityKeys are those that say which workload a container is.
+func identityKeys() []Key {
+	return []Key{
+		setting[string]{
+			name: "identity", scope: ScopeWorkload, single: true, def: raw{""},
+			codec: text("a letter or digit, and then up to 99 of letters, digits and ._-; or empty for none", identity),
+			field: func(c *Config) *string { return &c.Identity },
+			doc: "The workload's name across containers and nodes: whichever container has it goes on from where the last one slept. One at a time runs. It counts " +
+				"within containerd's namespace, and the pod's. It names one workload, so it stands in an annotation or in runtime options, not in the file.",
+		}.key(),
+		setting[RestoreWhat]{
+			name: "restore", scope: ScopeWorkload, def: raw{"auto"}, codec: restoreWhat,
+			field: func(c *Config) *RestoreWhat { return &c.Restore },
+			doc: "What a container that is started begins with. auto: the snapshot that the last one of its identity, or of its id, went to sleep with; " +
+				"never: nothing, and such a snapshot is set aside.",
+		}.key(),
+	}
+}
+
+var identityPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$`)
+
+func identity(s string) error {
+	if s != "" && !identityPattern.MatchString(s) {
+		return errors.New("it has other characters, or more than 100")
+	}
+	return nil
+}
+
+var restoreFrom = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,99}(@[0-9]+)?$`)
+
+var restoreWhat = codec[RestoreWhat]{
+	kind: "auto, never",
+	parse: func(r raw) (RestoreWhat, error) {
+		s, err := one(r)
+		switch {
+		case err != nil:
+			return "", err
+		case s == string(RestoreAuto), s == string(RestoreNever):
+			return RestoreWhat(s), nil
+		case restoreFrom.MatchString(s):
+			return "", fmt.Errorf("to begin from another workload's snapshot (%s) is not yet supported by this version", s)
+		}
+		return "", errors.New("not one of the names allowed")
+	},
+	format: func(v RestoreWhat) raw { return raw{string(v)} },
+}
