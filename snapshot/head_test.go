@@ -214,3 +214,28 @@ func TestDirFor(t *testing.T) {
 		}
 	}
 }
+
+func TestUnderAnEpoch(t *testing.T) {
+	dir := t.TempDir()
+	l := open(t, dir, WithOwner("ns", "first", "shop/db"))
+	if err := l.SetState(t.Context(), Awake); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	l = open(t, dir, WithOwner("ns", "second", "shop/db"))
+	l.Under(7, 40)
+	l.Under(5, 30) // neither falls
+	if err := l.SetState(t.Context(), Awake); err != nil {
+		t.Fatal(err)
+	}
+	h, err := l.Head()
+	if err != nil || h.Epoch != 7 || h.ID != "second" || h.Identity != "shop/db" || h.Sequence != 0 {
+		t.Errorf("head %+v, %v", h, err)
+	}
+	in, err := l.Begin(t.Context())
+	if err != nil || in.Sequence() != 41 {
+		t.Errorf("the next snapshot is %d, %v; want 41", in.Sequence(), err)
+	}
+}

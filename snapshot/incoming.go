@@ -55,7 +55,7 @@ func (l *Local) Begin(ctx context.Context) (*Incoming, error) {
 // nextSequence is above everything that ever got a number here, quarantined
 // snapshots included.
 func (l *Local) nextSequence(h Head) (uint64, error) {
-	last := h.Sequence
+	last := max(h.Sequence, l.above)
 	seqs, err := l.sequences()
 	if err != nil {
 		return 0, err

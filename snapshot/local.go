@@ -39,6 +39,8 @@ type Local struct {
 	fault func(step string) error // nil but in tests
 	owner Head                    // Namespace, ID, Identity for a new head
 	asks  string                  // Containerd of each head that is written; "" leaves it
+	epoch uint64                  // at least, of each head that is written; see Under
+	above uint64                  // each new snapshot's sequence is above it
 
 	cleaning sync.WaitGroup
 }
@@ -164,12 +166,22 @@ func (l *Local) SetEpoch(ctx context.Context, epoch uint64) error {
 	return nil
 }
 
+// Under has every head from here on be of an epoch, unless it is of a higher one, and new snapshots be counted above sequence: the highest
+// that anybody has seen of a workload that ran elsewhere.
+func (l *Local) Under(epoch, sequence uint64) {
+	l.epoch, l.above = max(l.epoch, epoch), max(l.above, sequence)
+}
+
 func (l *Local) headOrNew() (Head, error) {
 	h, err := readHead(l.dir)
 	if errors.Is(err, ErrNoHead) {
 		h, err = l.owner, nil
 		h.State = Awake
 	}
+	if l.owner.Identity != "" { // its containers come and go
+		h.Namespace, h.ID, h.Identity = l.owner.Namespace, l.owner.ID, l.owner.Identity
+	}
+	h.Epoch = max(h.Epoch, l.epoch)
 	h.Containerd = cmp.Or(l.asks, h.Containerd)
 	h.Lineage = cmp.Or(h.Lineage, newLineage())
 	return h, err

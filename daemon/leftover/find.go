@@ -49,7 +49,7 @@ func Find(dataDir, runDir string) ([]Leftover, error) {
 	owned := make(map[string]bool)
 	for _, r := range records {
 		if r.Alive() {
-			owned[snapshot.DirFor(dataDir, r.Namespace, r.ID, "")] = true
+			owned[snapshot.DirFor(dataDir, r.Namespace, r.ID, r.Identity)] = true
 		}
 	}
 	var left []Leftover
@@ -65,6 +65,8 @@ func Find(dataDir, runDir string) ([]Leftover, error) {
 var (
 	// ErrNotAsked: the head doesn't tell of what container it is, or which containerd ran that.
 	ErrNotAsked = errors.New("it is not told which containerd ran it")
+	// ErrIdentity: whichever container has its identity goes on from it, so no container's end says that nobody wants it.
+	ErrIdentity = errors.New("it has an identity, and any container that is given this goes on from it")
 	// ErrExists: the container still exists.
 	ErrExists = errors.New("its container still exists: started again, it goes on from this snapshot")
 	// ErrBusy: a shim uses it.
@@ -77,6 +79,9 @@ var (
 func Ask(ctx context.Context, l Leftover) (Fate, error) {
 	if l.Err != nil {
 		return Unknown, l.Err
+	}
+	if l.Head.Identity != "" && l.Head.State != snapshot.Ended {
+		return Unknown, ErrIdentity
 	}
 	if l.Head.Containerd == "" || l.ID == "" {
 		return Unknown, ErrNotAsked

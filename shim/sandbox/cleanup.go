@@ -134,7 +134,7 @@ func removeUnused(s stateFile) error {
 	if _, err := snapshot.ReadHead(s.Snapshot); !errors.Is(err, snapshot.ErrNoHead) {
 		return nil
 	}
-	local, err := snapshot.OpenLocal(s.Snapshot, snapshot.WithOwner(s.Namespace, s.ID, ""))
+	local, err := snapshot.OpenLocal(s.Snapshot, snapshot.WithOwner(s.Namespace, s.ID, s.Identity))
 	if err != nil {
 		return fmt.Errorf("snapshots: %w", err)
 	}
@@ -148,7 +148,7 @@ func unclaim(ctx context.Context, p places, s stateFile) error {
 	if err != nil || entry.Operation != "wake" || !slices.Contains(beforeRestore, entry.Step) {
 		return err
 	}
-	local, err := snapshot.OpenLocal(s.Snapshot, snapshot.WithOwner(s.Namespace, s.ID, ""))
+	local, err := snapshot.OpenLocal(s.Snapshot, snapshot.WithOwner(s.Namespace, s.ID, s.Identity))
 	if err != nil {
 		return fmt.Errorf("snapshots: %w", err)
 	}

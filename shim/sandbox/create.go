@@ -65,7 +65,7 @@ func Create(ctx context.Context, opts Options, req CreateRequest) (w *Workload, 
 		}
 	}()
 	for _, act := range []func(context.Context, CreateRequest, *undo.Stack) error{
-		w.findPrograms, w.makePlaces, w.mountRootfs, w.openStdio, w.openSnapshots, w.makeCgroup, w.makeHolder, w.watchMemory,
+		w.findIdentity, w.findPrograms, w.makePlaces, w.mountRootfs, w.openStdio, w.openSnapshots, w.makeCgroup, w.makeHolder, w.watchMemory,
 		w.runCreateHooks, w.makeInner, w.freezeSpec, w.findEarlier, w.findCheckpoint, w.checkVersion, w.createSandbox,
 		w.publishRecord,
 	} {
@@ -178,8 +178,8 @@ const ownedWithin = 10 * time.Second
 func (w *Workload) openSnapshots(ctx context.Context, _ CreateRequest, u *undo.Stack) error {
 	var local *snapshot.Local
 	open := func() (err error) {
-		local, err = snapshot.OpenLocal(snapshot.DirFor(w.config.DataDir, w.opts.Namespace, w.opts.ID, ""),
-			snapshot.WithOwner(w.opts.Namespace, w.opts.ID, ""), snapshot.WithContainerd(w.opts.Containerd))
+		local, err = snapshot.OpenLocal(w.localDir(),
+			snapshot.WithOwner(w.opts.Namespace, w.opts.ID, w.identity), snapshot.WithContainerd(w.opts.Containerd))
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, ownedWithin)
@@ -189,7 +189,7 @@ func (w *Workload) openSnapshots(ctx context.Context, _ CreateRequest, u *undo.S
 		err = open()
 	}
 	if err != nil {
-		return fmt.Errorf("snapshots: %w", err)
+		return fmt.Errorf("snapshots: %w", w.whoHas(err))
 	}
 	w.local = local
 	u.Push("snapshots", func(context.Context) error { return errors.Join(local.RemoveUnused(), local.Close()) })
@@ -240,7 +240,7 @@ func (w *Workload) publishRecord(_ context.Context, _ CreateRequest, u *undo.Sta
 		return handover.RemoveRecord(w.config.RunDir, w.opts.Namespace, w.opts.ID)
 	})
 	return handover.WriteRecord(w.config.RunDir, handover.Record{
-		Namespace: w.opts.Namespace, ID: w.opts.ID, Address: w.opts.Address, Pid: self.Pid, StartTime: self.Start,
+		Namespace: w.opts.Namespace, ID: w.opts.ID, Identity: w.identity, Address: w.opts.Address, Pid: self.Pid, StartTime: self.Start,
 		Bundle: w.opts.Bundle, Version: w.opts.Version,
 	})
 }

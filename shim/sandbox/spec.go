@@ -137,6 +137,9 @@ func (w *Workload) freezeSpec(_ context.Context, req CreateRequest, _ *undo.Stac
 		w.spec.Root.Path = filepath.Join(w.opts.Bundle, w.spec.Root.Path)
 	}
 	settleGroup(w.spec, w.group.Path())
+	if w.identity != "" {
+		dropName(w.spec)
+	}
 	w.setNetwork(w.innerPath())
 	return w.writeSpec()
 }

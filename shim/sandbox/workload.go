@@ -44,6 +44,7 @@ type Workload struct {
 	sidecar  *runsc.Sidecar // nil: there is none
 	oomScore int            // of the sandbox: a refusal of runsc's own attempt would fail its start
 	spawned  bool           // the sandbox is born in its control group, and runsc leaves groups alone
+	identity string         // with the pod's namespace before it, where there is one; "": none
 	spec     *specs.Spec    // as runsc sees it: frozen at Create
 	image    string
 	hooks    *specs.Hooks
@@ -149,6 +150,7 @@ func (w *Workload) move(e lifecycle.WorkloadEvent, t *shimv1.Transition) error {
 type stateFile struct {
 	Namespace  string   `json:"namespace"`
 	ID         string   `json:"id"`
+	Identity   string   `json:"identity,omitempty"`
 	RunDir     string   `json:"run_dir"`
 	Runsc      string   `json:"runsc"`
 	RunscRoot  string   `json:"runsc_root"`
@@ -173,7 +175,7 @@ func (w *Workload) saveState() error {
 	pid, stopped := w.sandboxPid, w.stopped
 	w.mu.Unlock()
 	s := stateFile{
-		Namespace: w.opts.Namespace, ID: w.opts.ID, RunDir: w.config.RunDir,
+		Namespace: w.opts.Namespace, ID: w.opts.ID, Identity: w.identity, RunDir: w.config.RunDir,
 		Runsc: w.runsc.Path, RunscRoot: w.runsc.Root, RunscFlags: w.runsc.Flags,
 		Inner: w.innerPath(), Cgroup: w.group.Path(), Rootfs: w.places.rootfs(),
 		Snapshot: w.local.Dir(), Shim: identify(os.Getpid()), Linked: w.link != nil, Attachment: w.attachment,
