@@ -8,8 +8,11 @@
 //	hibernate-helper dial F PORT
 //	                         connects standard input and output, a unix socket, to
 //	                         that port of 127.0.0.1 (F is 4) or ::1 (6)
+//	hibernate-helper hook COMMAND ARGUMENTS…
+//	                         runs a command until its end, or that of standard
+//	                         input, and ends all that it has left
 //
-// The latter two are run inside a sandbox. ports prints one JSON object a line for each TCP
+// The latter three are run inside a sandbox. ports prints one JSON object a line for each TCP
 // socket that listens or is connected and each UDP socket that has a port,
 // loopback left out:
 //
@@ -34,8 +37,10 @@ func main() {
 		if err := dial(args[1], args[2]); err != "" {
 			fail(err)
 		}
+	case len(args) > 1 && args[0] == "hook":
+		hook(args[1:])
 	default:
-		fail("usage: hibernate-helper hold|ports|dial F PORT")
+		fail("usage: hibernate-helper hold|ports|dial F PORT|hook COMMAND ARGUMENTS…")
 	}
 }
 

@@ -7,7 +7,10 @@ import (
 	"io"
 	"net"
 	"os"
+	"os/exec"
 	"strconv"
+	"strings"
+	"syscall"
 	"time"
 )
 
@@ -30,8 +33,37 @@ func main() {
 		loopback()
 	case "sleep":
 		time.Sleep(time.Hour)
+	case "leave": // sleepers that have lost their parent, in sessions of their own; then exits, or sleeps
+		leave()
+	case "orphan":
+		start("sleep")
 	}
 	os.Exit(0)
+}
+
+func leave() {
+	for range 3 {
+		start("orphan")
+	}
+	start("sleep")
+	fmt.Println(strings.Repeat("much of it\n", 1000) + "left")
+	if code, err := strconv.Atoi(os.Args[2]); err == nil {
+		os.Exit(code)
+	}
+	time.Sleep(time.Hour)
+}
+
+func start(what string) {
+	cmd := exec.Command("/init", what)
+	cmd.Stdout, cmd.SysProcAttr = os.Stdout, &syscall.SysProcAttr{Setsid: true}
+	err := cmd.Start()
+	if err == nil && what == "orphan" {
+		err = cmd.Wait()
+	}
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
 }
 
 func listen() {
