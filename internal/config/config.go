@@ -131,6 +131,7 @@ type Config struct {
 
 	Identity         string // without the pod's namespace; "": none
 	Restore          RestoreWhat
+	ForkFreezeMax    time.Duration
 	Mode             Mode
 	IdleTimeout      time.Duration
 	MinAwake         time.Duration

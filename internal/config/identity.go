@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"time"
 )
 
 // RestoreWhat says what a container with an earlier snapshot begins with.
@@ -31,10 +32,29 @@ func identityKeys() []Key {
 			doc: "What a container that is started begins with. auto: the snapshot that the last one of its identity, or of its id, went to sleep with; " +
 				"never: nothing, and such a snapshot is set aside.",
 		}.key(),
+		setting[time.Duration]{
+			name: "fork-freeze-max", scope: ScopeWorkload, codec: span(10*time.Millisecond, 10*time.Minute, ""), def: raw{"1.5s"},
+			field: func(c *Config) *time.Duration { return &c.ForkFreezeMax },
+			doc: "How long hibernatectl fork may freeze a workload that is awake, judged by its memory beforehand: what would take longer is refused. A sleeper " +
+				"isn't frozen by it.",
+			tighten: "only shorter",
+			allows:  func(node, asked time.Duration) bool { return asked <= node },
+		}.key(),
 	}
 }
 
 var identityPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$`)
+
+// CheckIdentity says what is wrong with a workload's name.
+func CheckIdentity(name string) error {
+	if name == "" {
+		return errors.New("an identity has a name")
+	}
+	if err := identity(name); err != nil {
+		return fmt.Errorf("identity %q: %w", name, err)
+	}
+	return nil
+}
 
 func identity(s string) error {
 	if s != "" && !identityPattern.MatchString(s) {
