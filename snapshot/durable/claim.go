@@ -18,36 +18,12 @@ type Claim struct {
 // Errors: ErrOwned, ErrNone for the sequence, those of Head.
 func (l *Lineage) Acquire(ctx context.Context, c Claim) (Head, error) {
 	claim := newOperation().String()
-	var fresh *WrappedKey
-	var lineage string
+	var fresh freshKey
 	h, err := l.update(ctx, func(h *Head) error {
 		if h.Owner != nil && h.Owner.Claim == claim {
 			return errSame
 		}
-		if h.Owner != nil && !c.TakeOver && h.Owner.Incarnation != l.t.incarnation {
-			return &OwnedError{Name: l.name, Owner: *h.Owner, Epoch: h.Epoch}
-		}
-		if _, ok := h.Generation(c.Restore); c.Restore != 0 && !ok {
-			return fmt.Errorf("%s: %w: no generation %d", l.name, ErrNone, c.Restore)
-		}
-		if h.Key == nil {
-			if fresh == nil {
-				k := newKeys()
-				w, err := l.t.cfg.Keys.wrap(ctx, k)
-				if err != nil {
-					return err
-				}
-				fresh, lineage = &w, k.lineage.String()
-			}
-			h.Key, h.Lineage, h.Next = fresh, lineage, max(h.Next, 1)
-		}
-		h.Epoch++
-		h.State, h.Restoring = Running, c.Restore
-		if c.Restore != 0 {
-			h.State = Restoring
-		}
-		h.Owner = &Owner{Node: l.t.cfg.Node, Incarnation: l.t.incarnation, Claim: claim}
-		return nil
+		return l.claimed(ctx, h, c, claim, &fresh)
 	})
 	if err != nil {
 		return h, fmt.Errorf("claim: %w", err)
@@ -56,6 +32,40 @@ func (l *Lineage) Acquire(ctx context.Context, c Claim) (Head, error) {
 	defer l.mu.Unlock()
 	l.claim, l.epoch = claim, h.Epoch
 	return h, nil
+}
+
+// freshKey is that of a lineage which begins; it is made once.
+type freshKey struct {
+	key     *WrappedKey
+	lineage string
+}
+
+// claimed puts a claim into a head.
+func (l *Lineage) claimed(ctx context.Context, h *Head, c Claim, claim string, fresh *freshKey) error {
+	if h.Owner != nil && !c.TakeOver && h.Owner.Incarnation != l.t.incarnation {
+		return &OwnedError{Name: l.name, Owner: *h.Owner, Epoch: h.Epoch}
+	}
+	if _, ok := h.Generation(c.Restore); c.Restore != 0 && !ok {
+		return fmt.Errorf("%s: %w: no generation %d", l.name, ErrNone, c.Restore)
+	}
+	if h.Key == nil {
+		if fresh.key == nil {
+			k := newKeys()
+			w, err := l.t.cfg.Keys.wrap(ctx, k)
+			if err != nil {
+				return err
+			}
+			fresh.key, fresh.lineage = &w, k.lineage.String()
+		}
+		h.Key, h.Lineage, h.Next = fresh.key, fresh.lineage, max(h.Next, 1)
+	}
+	h.Epoch++
+	h.State, h.Restoring = Running, c.Restore
+	if c.Restore != 0 {
+		h.State = Restoring
+	}
+	h.Owner = &Owner{Node: l.t.cfg.Node, Incarnation: l.t.incarnation, Claim: claim}
+	return nil
 }
 
 // Resume goes on with a claim of an earlier process of this node, by what that one has kept: Head().Owner.Claim.
@@ -89,7 +99,7 @@ func (l *Lineage) Running(ctx context.Context) error {
 // kept is committed before. Doing it twice is no error. ErrFenced.
 func (l *Lineage) Release(ctx context.Context) error {
 	return l.owned(ctx, "release", func(h *Head) error {
-		h.State, h.Restoring, h.Owner = Asleep, 0, nil
+		h.State, h.Restoring, h.Owner, h.Last = Asleep, 0, nil, l.t.cfg.Node
 		return nil
 	})
 }

@@ -23,6 +23,8 @@ var (
 	ErrRolledBack = errors.New("head has been rolled back")
 	// ErrOwned: somebody else has claimed the workload. See [OwnedError].
 	ErrOwned = errors.New("workload is claimed by another node")
+	// ErrNodeTaken: another machine has this node's name. See [NodeTakenError].
+	ErrNodeTaken = errors.New("two nodes have one name")
 	// ErrFenced: the epoch that this node has claimed is over; it must not run the workload. See [FencedError].
 	ErrFenced = errors.New("fenced: the claimed epoch is over")
 	// ErrDiverged: two different snapshots have the same sequence.

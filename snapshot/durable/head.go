@@ -35,6 +35,7 @@ type Head struct {
 	Epoch       uint64       `json:"epoch"`
 	State       State        `json:"state"`
 	Owner       *Owner       `json:"owner,omitempty"`
+	Last        string       `json:"last,omitempty"` // the node that released it last
 	Restoring   uint64       `json:"restoring,omitempty"`
 	Next        uint64       `json:"next"`
 	Generations []Generation `json:"generations,omitempty"`
@@ -51,7 +52,7 @@ type WrappedKey struct {
 // Owner may run the workload.
 type Owner struct {
 	Node        string `json:"node"`
-	Incarnation string `json:"incarnation"` // random for each start of the process
+	Incarnation string `json:"incarnation"` // random, of the node's data directory; of a process that has none, of that
 	Claim       string `json:"claim"`       // random for each claim
 }
 

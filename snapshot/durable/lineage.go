@@ -22,6 +22,9 @@ type Config struct {
 	Keys  Keyring
 	// Node tells other nodes who has claimed something.
 	Node string
+	// Incarnation tells this node from another one of its name, and outlives the process: what it has claimed, it may claim again. "": a
+	// random one, of the Tier.
+	Incarnation string
 	// Generations is how many are kept of each lineage: 3.
 	Generations int
 	// Grace is the age from which the collector takes what nothing names: 1 hour.
@@ -72,7 +75,10 @@ func New(cfg Config) (*Tier, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Tier{cfg: cfg, codec: c, incarnation: newOperation().String(), now: time.Now, boot: bootTime, pause: pause}, nil
+	if cfg.Incarnation == "" {
+		cfg.Incarnation = NewIncarnation()
+	}
+	return &Tier{cfg: cfg, codec: c, incarnation: cfg.Incarnation, now: time.Now, boot: bootTime, pause: pause}, nil
 }
 
 func bootTime() time.Duration {
