@@ -14,6 +14,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -42,6 +43,8 @@ type Lease struct {
 	Node  string        `json:"node"`
 	Sleep time.Duration `json:"sleep"` // from then on its workloads are put to sleep
 	End   time.Duration `json:"end"`   // from then on nothing runs
+	// Boot is the machine's boot that the times are of: WriteLease fills it in, ReadLease knows no lease of another one.
+	Boot string `json:"boot"`
 }
 
 // ErrNoLease: the node has none.
@@ -59,11 +62,21 @@ func ReadLease(runDir string) (l Lease, err error) {
 	if err := json.Unmarshal(data, &l); err != nil {
 		return l, fmt.Errorf("read the node's lease: %w", err)
 	}
+	if l.Boot != bootID() {
+		return Lease{}, ErrNoLease
+	}
 	return l, nil
+}
+
+// bootID is the kernel's, random for each boot.
+func bootID() string {
+	id, _ := os.ReadFile("/proc/sys/kernel/random/boot_id") // there is no Linux without it
+	return strings.TrimSpace(string(id))
 }
 
 // WriteLease replaces the lease of a run directory.
 func WriteLease(runDir string, l Lease) error {
+	l.Boot = bootID()
 	data, err := json.Marshal(l)
 	if err != nil {
 		return err
