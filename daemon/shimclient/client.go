@@ -79,6 +79,11 @@ func (c *Client) EndSleeper(ctx context.Context, req *shimv1.EndSleeperRequest) 
 	return call(ctx, c, "end", shimv1.TTRPCShimClient.EndSleeper, req)
 }
 
+// Fence asks the shim to end a copy of its workload that another node's has overtaken.
+func (c *Client) Fence(ctx context.Context, req *shimv1.FenceRequest) (*shimv1.FenceResponse, error) {
+	return call(ctx, c, "fence", shimv1.TTRPCShimClient.Fence, req)
+}
+
 // Status asks for all that the shim tells about its workload.
 func (c *Client) Status(ctx context.Context) (*shimv1.StatusResponse, error) {
 	return call(ctx, c, "status", shimv1.TTRPCShimClient.Status, &shimv1.StatusRequest{})

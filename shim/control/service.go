@@ -133,4 +133,20 @@ func (s *Service) EndSleeper(ctx context.Context, r *shimv1.EndSleeperRequest) (
 	return &shimv1.EndSleeperResponse{}, nil
 }
 
+// Fence ends a copy that another node's has overtaken.
+func (s *Service) Fence(ctx context.Context, r *shimv1.FenceRequest) (*shimv1.FenceResponse, error) {
+	w, err := s.workloads.Workload()
+	if err != nil {
+		return nil, err
+	}
+	why := r.GetReason()
+	if why == "" {
+		why = "another node runs it"
+	}
+	if err := w.Fence(ctx, r.GetEpoch(), why); err != nil {
+		return nil, task.Classify(err)
+	}
+	return &shimv1.FenceResponse{}, nil
+}
+
 var _ shimv1.TTRPCShimService = (*Service)(nil)

@@ -18,13 +18,13 @@ deleted - - - - -
 `
 
 const workloadMatrix = `
-rRow H A C W w B L E
-awake h - - - - - w e
-hibernating - a s - - - - e
-asleep - - - w - - - e
-waking - - - - a b - e
-blocked - - - w - - - e
-ended - - - - - - - -
+rRow H A C W w B P L E
+awake h - - - - - - w e
+hibernating - a s - - - - - e
+asleep - - - w - - - - e
+waking - - - - a b s - e
+blocked - - - w - - - - e
+ended - - - - - - - - -
 `
 
 var containerLetters = map[string]Container{"c": Created, "r": Running, "p": Paused, "s": Stopped, "d": Deleted}

@@ -25,19 +25,20 @@ const (
 	Wake                           // a wake begins
 	Woke                           // the sandbox runs again, restored or cold-started
 	Block                          // the wake failed and the snapshot is kept
+	Postpone                       // the wake may not be now: it sleeps on
 	Lose                           // its sandbox ended, since its memory could not be loaded after a wake
 	End                            // it exited, was killed, or was deleted
 	workloadEvents
 )
 
 var workloadNames = [...]string{"awake", "hibernating", "asleep", "waking", "blocked", "ended"}
-var workloadEventNames = [...]string{"hibernate", "abort", "commit", "wake", "woke", "block", "lose", "end"}
+var workloadEventNames = [...]string{"hibernate", "abort", "commit", "wake", "woke", "block", "postpone", "lose", "end"}
 
 var workloadTable = map[Workload]map[WorkloadEvent]Workload{
 	Awake:       {Hibernate: Hibernating, Lose: Waking, End: Ended},
 	Hibernating: {Abort: Awake, Commit: Asleep, End: Ended},
 	Asleep:      {Wake: Waking, End: Ended},
-	Waking:      {Woke: Awake, Block: Blocked, End: Ended},
+	Waking:      {Woke: Awake, Block: Blocked, Postpone: Asleep, End: Ended},
 	Blocked:     {Wake: Waking, End: Ended},
 }
 

@@ -48,13 +48,14 @@ func (w *Workload) toRestore() (m snapshot.Manifest, ok bool, err error) {
 	if w.state != lifecycle.Asleep { // before Start nobody else changes it
 		return m, false, nil
 	}
+	w.mu.Lock()
+	f := w.foreseen
+	w.mu.Unlock()
+	if f != nil && f.open != nil {
+		return f.open.manifest, true, nil
+	}
 	s, err := w.local.Current()
 	if errors.Is(err, snapshot.ErrNone) || errors.Is(err, snapshot.ErrCorrupt) { // the wake tells
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		if w.foreseen != nil && w.foreseen.open != nil {
-			return w.foreseen.open.manifest, true, nil
-		}
 		return m, false, nil
 	}
 	if err != nil {

@@ -36,7 +36,9 @@ type survey struct {
 	stored    []version // what it has, the newest first
 	storedErr error     // why that can't be told
 	spoilt    map[uint64]error
-	differs   bool // the store's snapshot of the local one's number is another one
+	differs   bool   // the store's snapshot of the local one's number is another one
+	heeded    bool   // the right to run has told what the store has
+	ranOn     string // why what there is is older than the workload was; "": it is all of it
 }
 
 // choice is what to do next: exactly one of ask, local, sequence and err is set.
@@ -65,8 +67,11 @@ func (s survey) choose() choice {
 	if s.want != 0 {
 		return s.chooseWanted()
 	}
+	if s.ranOn != "" && !s.older {
+		return choice{err: fmt.Errorf("%s; what it was before is kept (with restore-older = true it goes on from that)", s.ranOn)}
+	}
 	if s.here && s.local.sequence >= s.newest && !s.asked {
-		return choice{local: true}
+		return choice{local: true, older: s.ranOn != ""}
 	}
 	if !s.asked {
 		return choice{ask: true}
@@ -82,9 +87,9 @@ func (s survey) choose() choice {
 		return choice{err: s.failure(fmt.Sprintf("snapshot %d is there, and is older (hibernatectl wake --from %d restores it; with restore-older = true "+
 			"that is done unasked)", best.sequence, best.sequence))}
 	case where == "node":
-		return choice{local: true, older: best.sequence < s.newest}
+		return choice{local: true, older: best.sequence < s.newest || s.ranOn != ""}
 	}
-	return choice{sequence: best.sequence, older: best.sequence < s.newest}
+	return choice{sequence: best.sequence, older: best.sequence < s.newest || s.ranOn != ""}
 }
 
 // best is the newest that may be good; of equal ones the node's.

@@ -33,6 +33,8 @@ type way struct {
 	claim    func(context.Context) error
 	remote   func() *runsc.SidecarRemote
 	drop     func() // called once it is needed no more
+
+	overtaken func() bool // whether the right, once it is there, tells of a newer one; nil: it was chosen by the right
 }
 
 func (y *way) dropped() {
@@ -52,8 +54,16 @@ func (w *Workload) restoreChosen(t *transition) (woken, error) {
 	}
 	var open *stored
 	defer func() { open.close() }()
+	w.heedRight(&view)
 	for {
 		c := view.choose()
+		if (c.ask || c.sequence != 0) && !w.hasRight() { // the store is another node's until then
+			if err := w.takeRight(t); err != nil {
+				return woken{}, err
+			}
+			w.heedRight(&view)
+			continue
+		}
 		switch {
 		case c.err != nil && c.stop:
 			return woken{}, &stopError{c.err}
@@ -62,9 +72,13 @@ func (w *Workload) restoreChosen(t *transition) (woken, error) {
 		case c.ask:
 			open = w.askStore(t, s, &view)
 		case c.local:
-			detail, err := w.restoreLocal(t, s, view.newest)
+			detail, err := w.restoreLocal(t, s, view)
 			if err == nil {
 				return w.settled(t, view, c, detail), nil
+			}
+			if errors.Is(err, overtakenError{}) {
+				w.heedRight(&view)
+				continue
 			}
 			if !unreadable(err) {
 				return woken{}, err
@@ -120,14 +134,14 @@ func (w *Workload) surveyLocal(t *transition) (s *snapshot.Snapshot, view survey
 	}
 	switch {
 	case err == nil:
-		view.local, view.here = version{sequence: s.Sequence()}, true
+		view.local, view.here = version{s.Manifest().Epoch, s.Sequence()}, true
 		w.readAhead(t.ctx, s)
 	case errors.Is(err, snapshot.ErrNone), unreadable(err):
 		view.localBad = err
 	default:
 		return nil, view, fmt.Errorf("snapshot: %w", err)
 	}
-	if t.record.GetReason() == byStart && view.here { // nobody here remembers what came after it
+	if t.record.GetReason() == byStart && view.here && w.identity == "" { // nobody here remembers what came after it
 		if a, err := w.look(t.ctx, 0); err == nil {
 			view.newest = max(view.newest, a.Sequence)
 		}
@@ -153,9 +167,12 @@ func (w *Workload) askStore(t *transition, s *snapshot.Snapshot, view *survey) (
 	}
 	for _, v := range view.stored {
 		view.newest = max(view.newest, v.sequence)
-		view.local.epoch = max(view.local.epoch, v.epoch) // what the node makes is made under the newest claim: else it would be refused
+		if w.identity == "" {
+			view.local.epoch = max(view.local.epoch, v.epoch) // what the node makes is made under the newest claim: else it would be refused
+		}
 	}
-	view.differs = open != nil && s != nil && open.manifest.Sequence == s.Sequence() && !open.manifest.Same(s.Manifest())
+	view.differs = open != nil && s != nil && open.manifest.Sequence == s.Sequence() && open.manifest.Epoch == s.Manifest().Epoch &&
+		!open.manifest.Same(s.Manifest())
 	return open
 }
 
@@ -175,10 +192,13 @@ func (w *Workload) openForWake(ctx context.Context, t *transition, sequence uint
 	return w.openStored(ctx, sequence, w.waiting(t))
 }
 
-// waiting notes what a wake waits for, in the log, its record and Status.
-func (w *Workload) waiting(t *transition) func(error) {
+// waiting is waitingFor the store.
+func (w *Workload) waiting(t *transition) func(error) { return w.waitingFor(t, "for the store") }
+
+// waitingFor notes what a wake waits for, in the log, its record and Status.
+func (w *Workload) waitingFor(t *transition, what string) func(error) {
 	return func(err error) {
-		text := "waits for the store: " + err.Error()
+		text := "waits " + what + ": " + err.Error()
 		w.mu.Lock()
 		first := w.waits == ""
 		w.waits = text
@@ -187,17 +207,17 @@ func (w *Workload) waiting(t *transition) func(error) {
 		}
 		w.mu.Unlock()
 		if first {
-			w.opts.Log.Warn("a wake waits for the store", "id", t.record.GetId(), "error", err)
-			t.remark("it had to wait for the store: " + err.Error())
+			w.opts.Log.Warn("a wake waits "+what, "id", t.record.GetId(), "error", err)
+			t.remark("it had to wait " + what + ": " + err.Error())
 		}
 	}
 }
 
 // restoreLocal restores the node's own snapshot. detail says why memory was not loaded flat, though it should be.
-func (w *Workload) restoreLocal(t *transition, s *snapshot.Snapshot, newest uint64) (detail string, err error) {
-	ticket := w.spare(t.ctx, s.Sequence())
+func (w *Workload) restoreLocal(t *transition, s *snapshot.Snapshot, view survey) (detail string, err error) {
+	ticket, newest := w.spare(t.ctx, s.Sequence()), view.newest
 	return w.attempt(t, way{
-		snapshot: s, ready: "verify",
+		snapshot: s, ready: "verify", overtaken: w.overtakes(view),
 		check: func(ctx context.Context, flat bool) error {
 			if flat && w.config.Verify == config.VerifyWhile {
 				return s.VerifyOthers(ctx)
@@ -232,12 +252,8 @@ func (w *Workload) restoreGeneration(t *transition, open *stored, sequence, newe
 
 // restoreStored restores what is open. Errors about its content are *pages.Error.
 func (w *Workload) restoreStored(t *transition, s *stored, newest uint64) (detail string, err error) {
-	digest, err := snapshot.SpecDigest(w.spec)
-	if err != nil {
+	if err := w.sameContainer(s.manifest); err != nil {
 		return "", err
-	}
-	if digest != s.manifest.SpecDigest {
-		return "", fmt.Errorf("the container's specification changed: %v: %w", w.changedFields(s.manifest), runsc.ErrSpec)
 	}
 	fetched, err := w.local.Fetch(s.document)
 	if err != nil {
@@ -294,6 +310,18 @@ func asStored(err error) error {
 	return err
 }
 
+// overtakes says, once the right is there, whether the node's snapshot is not to be restored by it.
+func (w *Workload) overtakes(view survey) func() bool {
+	if w.identity == "" || view.heeded || view.want != 0 {
+		return nil
+	}
+	return func() bool {
+		now := view
+		w.heedRight(&now)
+		return !now.here || now.ranOn != ""
+	}
+}
+
 // settled keeps what a wake has passed over, and says what was restored.
 func (w *Workload) settled(t *transition, view survey, c choice, detail string) woken {
 	r := woken{outcome: restored, detail: detail}
@@ -301,13 +329,18 @@ func (w *Workload) settled(t *transition, view survey, c choice, detail string) 
 	if c.local {
 		from = view.local.sequence
 	}
-	why := "it is older than the newest, which can't be restored"
-	if view.want != 0 {
-		why = "by request"
+	why := fmt.Sprintf("from snapshot %d, not %d: ", from, view.newest)
+	switch {
+	case view.want != 0:
+		why += "by request"
+	case view.ranOn != "":
+		why = fmt.Sprintf("from snapshot %d: %s", from, view.ranOn)
+	default:
+		why += "it is older than the newest, which can't be restored"
 	}
 	if c.older {
 		r.outcome = restoredOlder
-		t.remark(fmt.Sprintf("from snapshot %d, not %d: %s", from, view.newest, why))
+		t.remark(why)
 	}
 	if !c.local {
 		t.remark(fmt.Sprintf("snapshot %d came from the store", from))
@@ -350,7 +383,7 @@ type foreseen struct {
 
 // foresee looks at the store, before Start joins the network, where the node's own snapshot can't be read.
 func (w *Workload) foresee(ctx context.Context) {
-	if _, err := w.local.Current(); !errors.Is(err, snapshot.ErrNone) && !errors.Is(err, snapshot.ErrCorrupt) {
+	if !w.needsStore() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, w.config.WakeTimeout)
@@ -360,6 +393,17 @@ func (w *Workload) foresee(ctx context.Context) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.foreseen = f
+}
+
+// needsStore says whether what Start restores is in the store alone, or is newer there.
+func (w *Workload) needsStore() bool {
+	if w.identity != "" {
+		view := w.surveyHere()
+		w.heedRight(&view)
+		return !view.here
+	}
+	_, err := w.local.Current()
+	return errors.Is(err, snapshot.ErrNone) || errors.Is(err, snapshot.ErrCorrupt)
 }
 
 func (w *Workload) takeForeseen() *foreseen {

@@ -86,6 +86,7 @@ func newWorkload(opts Options, settings *config.Config, spec *specs.Spec) *Workl
 		created: opts.Now(), since: opts.Now(), gate: "none",
 		watchers: watchers{all: make(map[chan *shimv1.Event]struct{})},
 	}
+	w.askRight = w.askDaemon
 	return w
 }
 

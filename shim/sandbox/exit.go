@@ -138,8 +138,9 @@ func (w *Workload) end(status uint32, at time.Time, keep bool) {
 		w.mu.Unlock()
 		return
 	}
-	early := c.state == lifecycle.Created && w.state != lifecycle.Awake
-	keep = keep || early && w.export == nil // what an earlier shim left sleeps on
+	created := c.state == lifecycle.Created
+	keep = keep || created && w.state != lifecycle.Awake && w.export == nil // what an earlier shim left sleeps on
+	keep = keep || created && w.identity != ""                              // nobody asked whether it may run here
 	c.state, c.exit = next, Exit{Status: status, At: at}
 	starting, t := c.starting, w.transition
 	if err := w.move(lifecycle.End, nil); err != nil {
@@ -186,7 +187,7 @@ func (w *Workload) release(ctx context.Context, c *Container, keep bool) {
 		{"network", w.removeLink},
 		{"snapshots", func(context.Context) error {
 			if keep {
-				return nil
+				return w.local.RemoveUnused()
 			}
 			return w.local.Remove()
 		}},

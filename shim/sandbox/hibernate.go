@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -27,6 +28,7 @@ const (
 type Ask struct {
 	Why    string
 	Manual bool // overrides the mode and the want of a network
+	Urgent bool // nobody's use undoes it, nor do execs, leases and requests hinder it: what they are for ends otherwise
 	// Judged are the packets by which the workload was found idle; nil: nobody looked. Others by now refuse it.
 	Judged *uint64
 }
@@ -59,11 +61,17 @@ func (w *Workload) Hibernate(ctx context.Context, ask Ask) (*shimv1.Transition, 
 		}
 		return w.Hibernate(ctx, ask)
 	}
-	if reasons := append(w.blockers(ask.Manual), w.runningProbes()...); w.state == lifecycle.Awake && len(reasons) > 0 {
+	reasons := append(w.blockers(ask.Manual), w.runningProbes()...)
+	if ask.Urgent {
+		reasons = slices.DeleteFunc(reasons, passing)
+	}
+	if w.state == lifecycle.Awake && len(reasons) > 0 {
 		w.mu.Unlock()
 		return nil, &RefusedError{Reasons: reasons}
 	}
-	t, err := w.begin(lifecycle.Hibernate, newTransition("hibernate", ask.Why, "", hibernateTimeout, w.opts.Now, w.note))
+	t := newTransition("hibernate", ask.Why, "", hibernateTimeout, w.opts.Now, w.note)
+	t.firm = ask.Urgent
+	t, err := w.begin(lifecycle.Hibernate, t)
 	w.mu.Unlock()
 	if err != nil {
 		return nil, err
@@ -72,11 +80,24 @@ func (w *Workload) Hibernate(ctx context.Context, ask Ask) (*shimv1.Transition, 
 	return t.result(ctx)
 }
 
+// passing says whether a reason is no reason any more where the workload is about to end otherwise.
+func passing(r *shimv1.Reason) bool {
+	switch r.GetCode() {
+	case "exec", "lease", "busy", "probe", byForward:
+		return true
+	}
+	return false
+}
+
 // begin starts a transition. The caller holds w.mu.
 func (w *Workload) begin(e lifecycle.WorkloadEvent, t *transition) (*transition, error) {
-	if w.killed {
+	if w.killed || w.stopping && e == lifecycle.Wake {
 		t.cancel(ErrKilled)
 		return nil, ErrKilled
+	}
+	if w.fencing {
+		t.cancel(ErrFenced)
+		return nil, ErrFenced
 	}
 	if err := w.move(e, nil); err != nil {
 		t.cancel(err)
@@ -109,7 +130,7 @@ func (w *Workload) hibernate(t *transition, judged *uint64) {
 	if t.ctx.Err() != nil {
 		cause = context.Cause(t.ctx)
 	}
-	if errors.Is(cause, ErrKilled) { // nothing to go back to: whoever kills frees the sandbox
+	if errors.Is(cause, ErrKilled) || errors.Is(cause, ErrFenced) { // nothing to go back to: whoever kills frees the sandbox
 		u.Release()
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), undoTimeout)
@@ -342,7 +363,7 @@ func (w *Workload) stayAwake(t *transition, cause error) {
 	switch {
 	case isRefused(cause):
 		outcome = "refused"
-	case errors.Is(cause, ErrActivity), errors.Is(cause, ErrKilled), errors.Is(cause, ErrExited):
+	case errors.Is(cause, ErrActivity), errors.Is(cause, ErrKilled), errors.Is(cause, ErrExited), errors.Is(cause, ErrFenced):
 		outcome, err = "aborted", &AbortedError{Cause: cause}
 	}
 	w.endTransition(t, lifecycle.Abort, outcome, cause.Error(), err)
@@ -360,6 +381,11 @@ func (w *Workload) endTransition(t *transition, e lifecycle.WorkloadEvent, outco
 	w.count(record)
 	if e := w.move(e, record); e != nil && w.state != lifecycle.Ended {
 		w.opts.Log.Error("lifecycle", "error", e)
+	}
+	if w.state == lifecycle.Awake {
+		w.leaseSlept = false
+	} else {
+		w.dropRight()
 	}
 	w.mu.Unlock()
 	t.cancel(nil)

@@ -71,7 +71,10 @@ func (w *Workload) endByKill() {
 	if err := w.freeSandbox(ctx); err != nil {
 		w.opts.Log.Error("kill", "error", err)
 	}
-	w.containerEnded(killedStatus, w.opts.Now())
+	w.mu.Lock()
+	keep := w.stopping && w.state == lifecycle.Asleep // it was put to sleep for its stop, just in time
+	w.mu.Unlock()
+	w.end(killedStatus, w.opts.Now(), keep)
 }
 
 // killGrace is how long a sandbox may take to end by a SIGKILL of all that is in it.
@@ -103,6 +106,15 @@ func (w *Workload) signal(ctx context.Context, signal syscall.Signal, all bool) 
 		return nil
 	}
 	how := runsc.KillOptions{Signal: signal, All: all}
+	if w.stopsAsleep(signal) {
+		return w.stop(ctx, how)
+	}
+	return w.deliver(ctx, how)
+}
+
+// deliver hands a signal to the container's processes. It wakes a sleeper.
+func (w *Workload) deliver(ctx context.Context, how runsc.KillOptions) error {
+	signal := how.Signal
 	if w.keepSignal(how) {
 		return nil
 	}

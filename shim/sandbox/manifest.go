@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -109,14 +110,14 @@ func (w *Workload) manifest(ctx context.Context, sealed snapshot.Sealed) (snapsh
 		return snapshot.Manifest{}, fmt.Errorf("manifest: %w", err)
 	}
 	w.mu.Lock()
-	ports, only4 := w.ports, w.only4
+	ports, only4, epoch := w.ports, w.only4, w.epoch
 	w.mu.Unlock()
 	return snapshot.Manifest{
-		Namespace: w.opts.Namespace, ID: w.opts.ID, Files: sealed.Files, SpecDigest: digest, Attachment: attachment, Ports: ports, Only4: only4,
+		Namespace: w.opts.Namespace, ID: w.opts.ID, Identity: w.identity, Epoch: epoch, Files: sealed.Files, SpecDigest: digest, Attachment: attachment, Ports: ports, Only4: only4,
 		Touched: sealed.Touched(w.firstTouched()),
 		Runtime: snapshot.Runtime{
 			Version: known.version, SHA256: known.digest, Flags: w.runsc.Flags, Platform: w.config.Platform,
-			CPUFeatures: known.features, PageSize: os.Getpagesize(),
+			CPUFeatures: known.features, PageSize: os.Getpagesize(), CacheLine: cacheLine(),
 		},
 		Host:       w.hostFacts(),
 		Containers: []snapshot.Container{{ID: w.opts.ID, Name: w.opts.ID, Spec: spec, SpecDigest: digest, Image: w.image}},
@@ -127,7 +128,7 @@ func (w *Workload) manifest(ctx context.Context, sealed snapshot.Sealed) (snapsh
 func (w *Workload) hostFacts() snapshot.Host {
 	name, _ := os.Hostname()
 	h := snapshot.Host{
-		Node: name, Architecture: runtime.GOARCH, BootID: firstLine("/proc/sys/kernel/random/boot_id"),
+		Node: cmp.Or(w.config.NodeName, name), Architecture: runtime.GOARCH, BootID: firstLine("/proc/sys/kernel/random/boot_id"),
 		THP: firstLine("/sys/kernel/mm/transparent_hugepage/shmem_enabled"),
 	}
 	var u unix.Utsname

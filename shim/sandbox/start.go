@@ -62,6 +62,12 @@ func (w *Workload) Start(ctx context.Context) error {
 }
 
 func (w *Workload) launchInit(ctx context.Context, asleep bool) error {
+	if w.identity != "" {
+		var err error
+		if asleep, err = w.settleStart(ctx); err != nil {
+			return err
+		}
+	}
 	if asleep && w.export == nil {
 		w.foresee(ctx)
 	}
@@ -179,8 +185,16 @@ func (w *Workload) leaveLink(ctx context.Context, why *shimv1.Reason) error {
 // One that can't be read is adopted, too: Start then follows the policy.
 func (w *Workload) findEarlier(_ context.Context, _ CreateRequest, _ *undo.Stack) error {
 	head, err := w.local.Head()
+	if err == nil {
+		w.epoch = head.Epoch
+	}
 	switch {
 	case errors.Is(err, snapshot.ErrNoHead):
+		return nil
+	case w.identity != "" && err == nil: // what of it is restored is known with the right to run
+		if head.State == snapshot.Asleep {
+			w.adoptUnseen()
+		}
 		return nil
 	case errors.Is(err, snapshot.ErrCorrupt):
 		w.opts.Log.Error("the head of an earlier shim's snapshots is damaged", "error", err)
@@ -215,12 +229,30 @@ func (w *Workload) adoptSnapshot() error {
 	if err != nil {
 		return err
 	}
-	if m := s.Manifest(); digest != m.SpecDigest {
-		why := fmt.Sprintf("the container's specification changed: %v", w.changedFields(m))
+	why := ""
+	switch m := s.Manifest(); {
+	case digest != m.SpecDigest:
+		why = fmt.Sprintf("the container's specification changed: %v", w.changedFields(m))
+	case w.config.Restore == config.RestoreNever:
+		why = "restore is never"
+	}
+	if why != "" {
 		w.lose(why)
 		return w.local.Quarantine(s, why)
 	}
+	w.adopt(s)
+	return nil
+}
+
+// adoptUnseen is adoptSnapshot of a workload with an identity: whether it may be restored, the wake finds out.
+func (w *Workload) adoptUnseen() {
+	if s, err := w.local.Current(); err == nil {
+		w.adopt(s)
+	}
+	w.state = lifecycle.Asleep
+}
+
+func (w *Workload) adopt(s *snapshot.Snapshot) {
 	w.state, w.saved = lifecycle.Asleep, saved{sequence: s.Manifest().Sequence, bytes: s.Size(), lineage: s.Manifest().Lineage}
 	w.ports, w.only4 = slices.Clone(s.Manifest().Ports), slices.Clone(s.Manifest().Only4)
-	return nil
 }

@@ -29,6 +29,10 @@ func (w *Workload) status() *shimv1.StatusResponse {
 		LastHibernate: w.last.hibernate, LastWake: w.last.wake, Gate: w.gate, Blockers: w.blockers(false),
 		Mended: slices.Clone(w.mends), Waits: w.waits,
 	}
+	if w.identity != "" {
+		s.Identity, s.Epoch = &w.identity, w.epoch
+		s.Unconfirmed = w.right != nil && w.right.unconfirmed
+	}
 	if w.unlinked {
 		s.Blockers = append(s.Blockers, unlinkedReason())
 	}

@@ -43,7 +43,7 @@ func (w *Workload) remembered() (head snapshot.Head) {
 // inStore names the workload's snapshots in the store. ok is false where nobody knows of which lineage they are.
 func (w *Workload) inStore() (name pages.Workload, ok bool) {
 	h := w.remembered()
-	return pages.Workload{Namespace: w.opts.Namespace, ID: w.opts.ID, Lineage: h.Lineage}, h.Lineage != ""
+	return pages.Workload{Namespace: w.opts.Namespace, ID: w.opts.ID, Identity: w.identity, Lineage: h.Lineage}, h.Lineage != "" || w.identity != ""
 }
 
 const (
@@ -140,11 +140,19 @@ func (w *Workload) parse(s *stored, lineage string) (err error) {
 		return &pages.Error{Class: pages.Refused, Message: err.Error()}
 	case err != nil:
 		return &pages.Error{Class: pages.Corrupt, Message: err.Error()}
-	case m.Namespace != w.opts.Namespace || m.ID != w.opts.ID || m.Lineage != lineage || m.Sequence != s.answer.Sequence:
-		return &pages.Error{Class: pages.Refused, Message: fmt.Sprintf("what is there as snapshot %d is whole, but it is %d of %s/%s, lineage %q",
-			s.answer.Sequence, m.Sequence, m.Namespace, m.ID, m.Lineage)}
+	case m.Namespace != w.opts.Namespace || !w.isOf(m, lineage) || m.Sequence != s.answer.Sequence:
+		return &pages.Error{Class: pages.Refused, Message: fmt.Sprintf("what is there as snapshot %d is whole, but it is %d of %s/%s, identity %q, lineage %q",
+			s.answer.Sequence, m.Sequence, m.Namespace, m.ID, m.Identity, m.Lineage)}
 	}
 	return nil
+}
+
+// isOf says whether a manifest is of this workload: of its identity, or, without one, of this very container.
+func (w *Workload) isOf(m snapshot.Manifest, lineage string) bool {
+	if w.identity != "" {
+		return m.Identity == w.identity
+	}
+	return m.Identity == "" && m.ID == w.opts.ID && m.Lineage == lineage
 }
 
 // versionsOf are all that the store has.

@@ -112,14 +112,40 @@ func (w *Workload) wake(t *transition) {
 // giveUp follows the policy for a snapshot that could not be restored.
 func (w *Workload) giveUp(t *transition, err error) {
 	var stop *stopError
+	var unclaimed *unclaimedError
+	cause := context.Cause(t.ctx)
 	switch {
-	case errors.Is(context.Cause(t.ctx), ErrKilled):
+	case errors.Is(cause, ErrKilled):
 		w.endTransition(t, lifecycle.Block, "killed", err.Error(), ErrKilled)
-	case w.mustRestore(), t.from != 0, errors.As(err, &stop):
+		return
+	case errors.Is(cause, ErrFenced), errors.As(err, &unclaimed):
+		w.postpone(t, err)
+		return
+	case w.mustRestore(), t.from != 0, errors.As(err, &stop), w.elsewhere(t, err):
 		w.block(t, err)
-	default:
-		w.coldStart(t, err)
+		return
 	}
+	if e := w.mayStartCold(); e != nil {
+		w.postpone(t, errors.Join(e, err))
+		return
+	}
+	w.coldStart(t, err)
+}
+
+// elsewhere says whether a container is being started that another node could restore.
+func (w *Workload) elsewhere(t *transition, err error) bool {
+	var unable *ineligibleError
+	return t.record.GetReason() == byStart && errors.As(err, &unable)
+}
+
+// postpone ends a wake that may not be: what sleeps sleeps on, and whatever comes next wakes it again.
+func (w *Workload) postpone(t *transition, why error) {
+	head, err := w.local.Head()
+	if errors.Is(context.Cause(t.ctx), ErrFenced) && (err != nil || head.State != snapshot.Asleep) { // it may have run already
+		w.endTransition(t, lifecycle.Block, "fenced", why.Error(), why)
+		return
+	}
+	w.endTransition(t, lifecycle.Postpone, "postponed", why.Error(), why)
 }
 
 // attempt restores one snapshot, flat first where that can be, and once more when it fails. detail says why memory was not loaded
@@ -135,6 +161,9 @@ func (w *Workload) attempt(t *transition, y way) (detail string, err error) {
 		if errors.As(err, &cut) && attempt == restoreAttempts && t.ctx.Err() == nil {
 			w.goOnCutOff(t, &y, cut)
 			return plainly(why), nil
+		}
+		if errors.Is(err, overtakenError{}) { // the sandbox is of use for another snapshot
+			return "", err
 		}
 		w.opts.Log.Error("restore", "id", t.record.GetId(), "sequence", y.snapshot.Sequence(), "attempt", attempt, "flat", y.flat, "error", err)
 		if e := w.discard(t); e != nil {
@@ -182,8 +211,11 @@ func (w *Workload) setAside(t *transition, err error) error {
 
 // worthRetrying says whether another try of the same intact snapshot could end otherwise.
 func worthRetrying(err error) bool {
+	var unable *ineligibleError
+	var unclaimed *unclaimedError
+	var stop *stopError
 	return !errors.Is(err, runsc.ErrVersion) && !errors.Is(err, runsc.ErrSpec) && !errors.Is(err, runsc.ErrMissing) &&
-		!errors.Is(err, snapshot.ErrNoSpace)
+		!errors.Is(err, snapshot.ErrNoSpace) && !errors.As(err, &unable) && !errors.As(err, &unclaimed) && !errors.As(err, &stop)
 }
 
 // discard frees a sandbox that didn't come to life.
@@ -208,8 +240,12 @@ func (w *Workload) restore(t *transition, y *way) error {
 	g.Go(func() error { return t.step(y.ready, func(context.Context) error { return y.check(ctx, y.flat) }) })
 	g.Go(func() error { return t.step("boot", func(context.Context) error { return w.bootOnce(ctx) }) })
 	g.Go(func() error { return t.step("inner", func(context.Context) error { return w.prepareWhatIs(ctx, t) }) })
+	g.Go(func() error { return w.takeRight(t) })
 	if err := g.Wait(); err != nil {
 		return err
+	}
+	if y.overtaken != nil && y.overtaken() {
+		return overtakenError{}
 	}
 	if err := t.step("claim", y.claim); err != nil {
 		return err
@@ -265,21 +301,6 @@ func (w *Workload) afterRestore(t *transition, y *way) {
 	} else {
 		w.uncache(y.snapshot)
 	}
-}
-
-// eligible refuses a snapshot that this node or this container must not restore.
-func (w *Workload) eligible(t *transition, s *snapshot.Snapshot) error {
-	return t.step("choose", func(ctx context.Context) error {
-		m := s.Manifest()
-		known, err := w.known(ctx)
-		if err != nil {
-			return err
-		}
-		if m.Runtime.Version != known.version {
-			return fmt.Errorf("snapshot %d was made by runsc %s, this is %s: %w", m.Sequence, m.Runtime.Version, known.version, runsc.ErrVersion)
-		}
-		return nil
-	})
 }
 
 // bootOnce boots a sandbox, unless Create has done so already, or one stands by.
@@ -489,7 +510,7 @@ func (w *Workload) startCold(ctx context.Context, t *transition, why error) erro
 // keepUnused sets a snapshot aside that was not restored though it may be intact, as one of another runsc: the next
 // hibernation would replace it.
 func (w *Workload) keepUnused(why error) {
-	unused := w.remembered().Sequence
+	unused := max(w.remembered().Sequence, w.newestStored())
 	w.mu.Lock()
 	w.saved = saved{lineage: w.saved.lineage} // nothing wakes from it any more
 	w.mu.Unlock()
@@ -519,8 +540,10 @@ const (
 func (w *Workload) block(t *transition, why error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), undoTimeout)
 	defer cancel()
-	if err := w.local.SetState(ctx, snapshot.Asleep); err != nil {
-		w.opts.Log.Error("snapshot's head", "id", t.record.GetId(), "error", err)
+	if w.remembered().Sequence > 0 { // else it is in the store alone
+		if err := w.local.SetState(ctx, snapshot.Asleep); err != nil {
+			w.opts.Log.Error("snapshot's head", "id", t.record.GetId(), "error", err)
+		}
 	}
 	if _, err := w.local.Current(); err == nil && !errors.Is(why, snapshot.ErrCorrupt) {
 		why = fmt.Errorf("%w; %s", why, keptUntilWake)

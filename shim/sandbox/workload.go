@@ -18,6 +18,7 @@ import (
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
+	rightsv1 "github.com/hibernate-runtime/hibernate/api/rights/v1"
 	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
 	"github.com/hibernate-runtime/hibernate/internal/config"
 	"github.com/hibernate-runtime/hibernate/network"
@@ -31,15 +32,20 @@ import (
 
 // Workload is what hibernates. Make one with Create.
 type Workload struct {
-	opts     Options
-	places   places
-	config   *config.Config
-	runsc    *runsc.Client
-	local    *snapshot.Local
-	journal  *journal.Journal
-	holder   *holder
-	podNS    *os.File // the pod's network namespace, for whoever dials into it
-	group    *cgroup.Group
+	opts    Options
+	places  places
+	config  *config.Config
+	runsc   *runsc.Client
+	local   *snapshot.Local
+	journal *journal.Journal
+	holder  *holder
+	podNS   *os.File // the pod's network namespace, for whoever dials into it
+	group   *cgroup.Group
+
+	// askRight asks the node's daemon whether the workload may run.
+	askRight    func(context.Context, *rightsv1.ClaimRequest) (*rightsv1.ClaimResponse, error)
+	leaseSleeps sync.Mutex // one sleep or wake by the lease at a time
+
 	helper   string
 	sidecar  *runsc.Sidecar // nil: there is none
 	oomScore int            // of the sandbox: a refusal of runsc's own attempt would fail its start
@@ -79,16 +85,23 @@ type Workload struct {
 	transition *transition
 	generation int // counts sandboxes: tells the exit of an earlier one apart
 	sandboxPid int
-	ahead      *ahead              // somebody is at work on the standby; nil else
-	recent     [often]time.Time    // the latest wakes, oldest first
-	loading    *loading            // the sandbox runs, and its memory still comes; nil when all is there
-	touched    touched             // what was asked for first when it was restored
-	madeBy     string              // the version of runsc that made the sandbox
-	expected   bool                // the sandbox's end is our own doing
-	killed     bool                // by SIGKILL: it is about to end
-	kills      uint64              // for want of memory, as far as they were told
-	signals    []runsc.KillOptions // to a paused container, delivered when it goes on
-	busy       int                 // requests that need the sandbox awake until they are done
+	ahead      *ahead           // somebody is at work on the standby; nil else
+	recent     [often]time.Time // the latest wakes, oldest first
+	loading    *loading         // the sandbox runs, and its memory still comes; nil when all is there
+	touched    touched          // what was asked for first when it was restored
+	madeBy     string           // the version of runsc that made the sandbox
+	expected   bool             // the sandbox's end is our own doing
+	killed     bool             // by SIGKILL: it is about to end
+	stopping   bool             // it sleeps, or is about to, since it was asked to stop: nothing wakes it
+	fencing    bool             // it may not run here any more: no transition begins
+	right      *right           // to run; nil while it doesn't, and without an identity
+	epoch      uint64           // the highest that it had a right under
+	leaseSlept bool             // it was put to sleep by the node's lease
+	// Somebody keeps to the node's lease.
+	leaseWatched bool
+	kills        uint64              // for want of memory, as far as they were told
+	signals      []runsc.KillOptions // to a paused container, delivered when it goes on
+	busy         int                 // requests that need the sandbox awake until they are done
 	// A checkpoint is being written; closed when it is done, nil without one.
 	checkpointing chan struct{}
 	resumed       chan struct{} // closed when a sleeper that a user paused is resumed; nil when there is none

@@ -26,6 +26,94 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type FenceRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Reason        string                 `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"` // for a person: who has overtaken it
+	Epoch         uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`  // of the claim that is over; 0: whatever it is
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FenceRequest) Reset() {
+	*x = FenceRequest{}
+	mi := &file_api_shim_v1_shim_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FenceRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FenceRequest) ProtoMessage() {}
+
+func (x *FenceRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_shim_v1_shim_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FenceRequest.ProtoReflect.Descriptor instead.
+func (*FenceRequest) Descriptor() ([]byte, []int) {
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *FenceRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *FenceRequest) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+type FenceResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FenceResponse) Reset() {
+	*x = FenceResponse{}
+	mi := &file_api_shim_v1_shim_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FenceResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FenceResponse) ProtoMessage() {}
+
+func (x *FenceResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_shim_v1_shim_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FenceResponse.ProtoReflect.Descriptor instead.
+func (*FenceResponse) Descriptor() ([]byte, []int) {
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{1}
+}
+
 type EndSleeperRequest struct {
 	state             protoimpl.MessageState `protogen:"open.v1"`
 	AsleepSinceUnixMs int64                  `protobuf:"varint,1,opt,name=asleep_since_unix_ms,json=asleepSinceUnixMs,proto3" json:"asleep_since_unix_ms,omitempty"` // as Status tells it
@@ -35,7 +123,7 @@ type EndSleeperRequest struct {
 
 func (x *EndSleeperRequest) Reset() {
 	*x = EndSleeperRequest{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[0]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -47,7 +135,7 @@ func (x *EndSleeperRequest) String() string {
 func (*EndSleeperRequest) ProtoMessage() {}
 
 func (x *EndSleeperRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[0]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -60,7 +148,7 @@ func (x *EndSleeperRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndSleeperRequest.ProtoReflect.Descriptor instead.
 func (*EndSleeperRequest) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{0}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *EndSleeperRequest) GetAsleepSinceUnixMs() int64 {
@@ -78,7 +166,7 @@ type EndSleeperResponse struct {
 
 func (x *EndSleeperResponse) Reset() {
 	*x = EndSleeperResponse{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[1]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -90,7 +178,7 @@ func (x *EndSleeperResponse) String() string {
 func (*EndSleeperResponse) ProtoMessage() {}
 
 func (x *EndSleeperResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[1]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -103,7 +191,7 @@ func (x *EndSleeperResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndSleeperResponse.ProtoReflect.Descriptor instead.
 func (*EndSleeperResponse) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{1}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{3}
 }
 
 type ExportRootfsRequest struct {
@@ -116,7 +204,7 @@ type ExportRootfsRequest struct {
 
 func (x *ExportRootfsRequest) Reset() {
 	*x = ExportRootfsRequest{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[2]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -128,7 +216,7 @@ func (x *ExportRootfsRequest) String() string {
 func (*ExportRootfsRequest) ProtoMessage() {}
 
 func (x *ExportRootfsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[2]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -141,7 +229,7 @@ func (x *ExportRootfsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportRootfsRequest.ProtoReflect.Descriptor instead.
 func (*ExportRootfsRequest) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{2}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ExportRootfsRequest) GetPath() string {
@@ -161,7 +249,7 @@ type ExportRootfsResponse struct {
 
 func (x *ExportRootfsResponse) Reset() {
 	*x = ExportRootfsResponse{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[3]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -173,7 +261,7 @@ func (x *ExportRootfsResponse) String() string {
 func (*ExportRootfsResponse) ProtoMessage() {}
 
 func (x *ExportRootfsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[3]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -186,7 +274,7 @@ func (x *ExportRootfsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportRootfsResponse.ProtoReflect.Descriptor instead.
 func (*ExportRootfsResponse) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{3}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ExportRootfsResponse) GetLastWake() *Transition {
@@ -210,7 +298,7 @@ type HibernateRequest struct {
 
 func (x *HibernateRequest) Reset() {
 	*x = HibernateRequest{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[4]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -222,7 +310,7 @@ func (x *HibernateRequest) String() string {
 func (*HibernateRequest) ProtoMessage() {}
 
 func (x *HibernateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[4]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -235,7 +323,7 @@ func (x *HibernateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HibernateRequest.ProtoReflect.Descriptor instead.
 func (*HibernateRequest) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{4}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *HibernateRequest) GetReason() string {
@@ -269,7 +357,7 @@ type HibernateResponse struct {
 
 func (x *HibernateResponse) Reset() {
 	*x = HibernateResponse{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[5]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -281,7 +369,7 @@ func (x *HibernateResponse) String() string {
 func (*HibernateResponse) ProtoMessage() {}
 
 func (x *HibernateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[5]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -294,7 +382,7 @@ func (x *HibernateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HibernateResponse.ProtoReflect.Descriptor instead.
 func (*HibernateResponse) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{5}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *HibernateResponse) GetTransition() *Transition {
@@ -326,7 +414,7 @@ type WakeRequest struct {
 
 func (x *WakeRequest) Reset() {
 	*x = WakeRequest{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[6]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -338,7 +426,7 @@ func (x *WakeRequest) String() string {
 func (*WakeRequest) ProtoMessage() {}
 
 func (x *WakeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[6]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -351,7 +439,7 @@ func (x *WakeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WakeRequest.ProtoReflect.Descriptor instead.
 func (*WakeRequest) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{6}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *WakeRequest) GetReason() string {
@@ -384,7 +472,7 @@ type WakeResponse struct {
 
 func (x *WakeResponse) Reset() {
 	*x = WakeResponse{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[7]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -396,7 +484,7 @@ func (x *WakeResponse) String() string {
 func (*WakeResponse) ProtoMessage() {}
 
 func (x *WakeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[7]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -409,7 +497,7 @@ func (x *WakeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WakeResponse.ProtoReflect.Descriptor instead.
 func (*WakeResponse) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{7}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *WakeResponse) GetTransition() *Transition {
@@ -425,7 +513,7 @@ type Transition struct {
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	Kind          string                 `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`       // hibernate, wake
 	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`   // who or what asked
-	Outcome       string                 `protobuf:"bytes,4,opt,name=outcome,proto3" json:"outcome,omitempty"` // restored, restored-older, cold-started, blocked; slept, aborted, failed, refused
+	Outcome       string                 `protobuf:"bytes,4,opt,name=outcome,proto3" json:"outcome,omitempty"` // restored, restored-older, cold-started, blocked, postponed; slept, aborted, failed, refused, fenced
 	Detail        string                 `protobuf:"bytes,5,opt,name=detail,proto3" json:"detail,omitempty"`   // why, where the outcome needs a reason
 	StartedUnixMs int64                  `protobuf:"varint,6,opt,name=started_unix_ms,json=startedUnixMs,proto3" json:"started_unix_ms,omitempty"`
 	TotalMs       float64                `protobuf:"fixed64,7,opt,name=total_ms,json=totalMs,proto3" json:"total_ms,omitempty"`
@@ -437,7 +525,7 @@ type Transition struct {
 
 func (x *Transition) Reset() {
 	*x = Transition{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[8]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -449,7 +537,7 @@ func (x *Transition) String() string {
 func (*Transition) ProtoMessage() {}
 
 func (x *Transition) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[8]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -462,7 +550,7 @@ func (x *Transition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transition.ProtoReflect.Descriptor instead.
 func (*Transition) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{8}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Transition) GetId() string {
@@ -540,7 +628,7 @@ type Step struct {
 
 func (x *Step) Reset() {
 	*x = Step{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[9]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -552,7 +640,7 @@ func (x *Step) String() string {
 func (*Step) ProtoMessage() {}
 
 func (x *Step) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[9]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -565,7 +653,7 @@ func (x *Step) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Step.ProtoReflect.Descriptor instead.
 func (*Step) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{9}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Step) GetName() string {
@@ -603,7 +691,7 @@ type Rung struct {
 
 func (x *Rung) Reset() {
 	*x = Rung{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[10]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -615,7 +703,7 @@ func (x *Rung) String() string {
 func (*Rung) ProtoMessage() {}
 
 func (x *Rung) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[10]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -628,7 +716,7 @@ func (x *Rung) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rung.ProtoReflect.Descriptor instead.
 func (*Rung) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{10}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Rung) GetName() string {
@@ -674,7 +762,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[11]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -686,7 +774,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[11]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -699,7 +787,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{11}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{13}
 }
 
 type StatusResponse struct {
@@ -735,14 +823,18 @@ type StatusResponse struct {
 	// What was mended, or could not be, of the network besides the ladders of wakes: newest last, a few.
 	Mended []*Rung `protobuf:"bytes,26,rep,name=mended,proto3" json:"mended,omitempty"`
 	// What its wake waits for, for a person; empty: it does not wait, or there is none.
-	Waits         string `protobuf:"bytes,27,opt,name=waits,proto3" json:"waits,omitempty"`
+	Waits string `protobuf:"bytes,27,opt,name=waits,proto3" json:"waits,omitempty"`
+	// Of the claim that it runs under, or that it was put to sleep under last; 0: none.
+	Epoch uint64 `protobuf:"varint,28,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// It runs though nobody could be asked whether another node's copy does (fencing = relaxed).
+	Unconfirmed   bool `protobuf:"varint,29,opt,name=unconfirmed,proto3" json:"unconfirmed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[12]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -754,7 +846,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[12]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -767,7 +859,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{12}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *StatusResponse) GetNamespace() string {
@@ -959,6 +1051,20 @@ func (x *StatusResponse) GetWaits() string {
 	return ""
 }
 
+func (x *StatusResponse) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *StatusResponse) GetUnconfirmed() bool {
+	if x != nil {
+		return x.Unconfirmed
+	}
+	return false
+}
+
 // Limits of what the workload's clients may take.
 type Limits struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -970,7 +1076,7 @@ type Limits struct {
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[13]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -982,7 +1088,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[13]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -995,7 +1101,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{13}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Limits) GetHoldMs() int64 {
@@ -1023,7 +1129,7 @@ type Container struct {
 
 func (x *Container) Reset() {
 	*x = Container{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[14]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1035,7 +1141,7 @@ func (x *Container) String() string {
 func (*Container) ProtoMessage() {}
 
 func (x *Container) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[14]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1048,7 +1154,7 @@ func (x *Container) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Container.ProtoReflect.Descriptor instead.
 func (*Container) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{14}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Container) GetId() string {
@@ -1082,7 +1188,7 @@ type Reason struct {
 
 func (x *Reason) Reset() {
 	*x = Reason{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[15]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1094,7 +1200,7 @@ func (x *Reason) String() string {
 func (*Reason) ProtoMessage() {}
 
 func (x *Reason) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[15]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1107,7 +1213,7 @@ func (x *Reason) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reason.ProtoReflect.Descriptor instead.
 func (*Reason) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{15}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Reason) GetCode() string {
@@ -1135,7 +1241,7 @@ type Setting struct {
 
 func (x *Setting) Reset() {
 	*x = Setting{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[16]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1147,7 +1253,7 @@ func (x *Setting) String() string {
 func (*Setting) ProtoMessage() {}
 
 func (x *Setting) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[16]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1160,7 +1266,7 @@ func (x *Setting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Setting.ProtoReflect.Descriptor instead.
 func (*Setting) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{16}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Setting) GetKey() string {
@@ -1192,7 +1298,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[17]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1204,7 +1310,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[17]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1217,7 +1323,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{17}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{19}
 }
 
 type Event struct {
@@ -1232,7 +1338,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[18]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1244,7 +1350,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[18]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1257,7 +1363,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{18}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Event) GetTimeUnixMs() int64 {
@@ -1296,7 +1402,7 @@ type ActivityRequest struct {
 
 func (x *ActivityRequest) Reset() {
 	*x = ActivityRequest{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[19]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1308,7 +1414,7 @@ func (x *ActivityRequest) String() string {
 func (*ActivityRequest) ProtoMessage() {}
 
 func (x *ActivityRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[19]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1321,7 +1427,7 @@ func (x *ActivityRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ActivityRequest.ProtoReflect.Descriptor instead.
 func (*ActivityRequest) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{19}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{21}
 }
 
 type ActivityResponse struct {
@@ -1349,7 +1455,7 @@ type ActivityResponse struct {
 
 func (x *ActivityResponse) Reset() {
 	*x = ActivityResponse{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[20]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1361,7 +1467,7 @@ func (x *ActivityResponse) String() string {
 func (*ActivityResponse) ProtoMessage() {}
 
 func (x *ActivityResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[20]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1374,7 +1480,7 @@ func (x *ActivityResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ActivityResponse.ProtoReflect.Descriptor instead.
 func (*ActivityResponse) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{20}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ActivityResponse) GetState() string {
@@ -1485,7 +1591,7 @@ type LeaseRequest struct {
 
 func (x *LeaseRequest) Reset() {
 	*x = LeaseRequest{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[21]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1497,7 +1603,7 @@ func (x *LeaseRequest) String() string {
 func (*LeaseRequest) ProtoMessage() {}
 
 func (x *LeaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[21]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1510,7 +1616,7 @@ func (x *LeaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseRequest.ProtoReflect.Descriptor instead.
 func (*LeaseRequest) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{21}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *LeaseRequest) GetName() string {
@@ -1537,7 +1643,7 @@ type LeaseInfo struct {
 
 func (x *LeaseInfo) Reset() {
 	*x = LeaseInfo{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[22]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1549,7 +1655,7 @@ func (x *LeaseInfo) String() string {
 func (*LeaseInfo) ProtoMessage() {}
 
 func (x *LeaseInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[22]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1562,7 +1668,7 @@ func (x *LeaseInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseInfo.ProtoReflect.Descriptor instead.
 func (*LeaseInfo) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{22}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *LeaseInfo) GetName() string {
@@ -1588,7 +1694,7 @@ type LeaseResponse struct {
 
 func (x *LeaseResponse) Reset() {
 	*x = LeaseResponse{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[23]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1600,7 +1706,7 @@ func (x *LeaseResponse) String() string {
 func (*LeaseResponse) ProtoMessage() {}
 
 func (x *LeaseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[23]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1613,7 +1719,7 @@ func (x *LeaseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseResponse.ProtoReflect.Descriptor instead.
 func (*LeaseResponse) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{23}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *LeaseResponse) GetLeases() []*LeaseInfo {
@@ -1627,7 +1733,11 @@ var File_api_shim_v1_shim_proto protoreflect.FileDescriptor
 
 const file_api_shim_v1_shim_proto_rawDesc = "" +
 	"\n" +
-	"\x16api/shim/v1/shim.proto\x12\x11hibernate.shim.v1\"D\n" +
+	"\x16api/shim/v1/shim.proto\x12\x11hibernate.shim.v1\"<\n" +
+	"\fFenceRequest\x12\x16\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\"\x0f\n" +
+	"\rFenceResponse\"D\n" +
 	"\x11EndSleeperRequest\x12/\n" +
 	"\x14asleep_since_unix_ms\x18\x01 \x01(\x03R\x11asleepSinceUnixMs\"\x14\n" +
 	"\x12EndSleeperResponse\")\n" +
@@ -1676,7 +1786,7 @@ const file_api_shim_v1_shim_proto_rawDesc = "" +
 	"\x06detail\x18\x04 \x01(\tR\x06detail\x12\x1c\n" +
 	"\n" +
 	"at_unix_ms\x18\x05 \x01(\x03R\batUnixMs\"\x0f\n" +
-	"\rStatusRequest\"\x8b\b\n" +
+	"\rStatusRequest\"\xc3\b\n" +
 	"\x0eStatusResponse\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x1f\n" +
@@ -1710,7 +1820,9 @@ const file_api_shim_v1_shim_proto_rawDesc = "" +
 	"\tslow_path\x18\x18 \x01(\tR\bslowPath\x121\n" +
 	"\x06limits\x18\x19 \x01(\v2\x19.hibernate.shim.v1.LimitsR\x06limits\x12/\n" +
 	"\x06mended\x18\x1a \x03(\v2\x17.hibernate.shim.v1.RungR\x06mended\x12\x14\n" +
-	"\x05waits\x18\x1b \x01(\tR\x05waitsB\v\n" +
+	"\x05waits\x18\x1b \x01(\tR\x05waits\x12\x14\n" +
+	"\x05epoch\x18\x1c \x01(\x04R\x05epoch\x12 \n" +
+	"\vunconfirmed\x18\x1d \x01(\bR\vunconfirmedB\v\n" +
 	"\t_identityB\b\n" +
 	"\x06_image\"C\n" +
 	"\x06Limits\x12\x17\n" +
@@ -1761,7 +1873,7 @@ const file_api_shim_v1_shim_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12&\n" +
 	"\x0fexpires_unix_ms\x18\x02 \x01(\x03R\rexpiresUnixMs\"E\n" +
 	"\rLeaseResponse\x124\n" +
-	"\x06leases\x18\x01 \x03(\v2\x1c.hibernate.shim.v1.LeaseInfoR\x06leases2\x99\x05\n" +
+	"\x06leases\x18\x01 \x03(\v2\x1c.hibernate.shim.v1.LeaseInfoR\x06leases2\xe5\x05\n" +
 	"\x04Shim\x12V\n" +
 	"\tHibernate\x12#.hibernate.shim.v1.HibernateRequest\x1a$.hibernate.shim.v1.HibernateResponse\x12G\n" +
 	"\x04Wake\x12\x1e.hibernate.shim.v1.WakeRequest\x1a\x1f.hibernate.shim.v1.WakeResponse\x12M\n" +
@@ -1771,7 +1883,8 @@ const file_api_shim_v1_shim_proto_rawDesc = "" +
 	"\x05Lease\x12\x1f.hibernate.shim.v1.LeaseRequest\x1a .hibernate.shim.v1.LeaseResponse\x12_\n" +
 	"\fExportRootfs\x12&.hibernate.shim.v1.ExportRootfsRequest\x1a'.hibernate.shim.v1.ExportRootfsResponse\x12Y\n" +
 	"\n" +
-	"EndSleeper\x12$.hibernate.shim.v1.EndSleeperRequest\x1a%.hibernate.shim.v1.EndSleeperResponseB;Z9github.com/hibernate-runtime/hibernate/api/shim/v1;shimv1b\x06proto3"
+	"EndSleeper\x12$.hibernate.shim.v1.EndSleeperRequest\x1a%.hibernate.shim.v1.EndSleeperResponse\x12J\n" +
+	"\x05Fence\x12\x1f.hibernate.shim.v1.FenceRequest\x1a .hibernate.shim.v1.FenceResponseB;Z9github.com/hibernate-runtime/hibernate/api/shim/v1;shimv1b\x06proto3"
 
 var (
 	file_api_shim_v1_shim_proto_rawDescOnce sync.Once
@@ -1785,69 +1898,73 @@ func file_api_shim_v1_shim_proto_rawDescGZIP() []byte {
 	return file_api_shim_v1_shim_proto_rawDescData
 }
 
-var file_api_shim_v1_shim_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_api_shim_v1_shim_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_api_shim_v1_shim_proto_goTypes = []any{
-	(*EndSleeperRequest)(nil),    // 0: hibernate.shim.v1.EndSleeperRequest
-	(*EndSleeperResponse)(nil),   // 1: hibernate.shim.v1.EndSleeperResponse
-	(*ExportRootfsRequest)(nil),  // 2: hibernate.shim.v1.ExportRootfsRequest
-	(*ExportRootfsResponse)(nil), // 3: hibernate.shim.v1.ExportRootfsResponse
-	(*HibernateRequest)(nil),     // 4: hibernate.shim.v1.HibernateRequest
-	(*HibernateResponse)(nil),    // 5: hibernate.shim.v1.HibernateResponse
-	(*WakeRequest)(nil),          // 6: hibernate.shim.v1.WakeRequest
-	(*WakeResponse)(nil),         // 7: hibernate.shim.v1.WakeResponse
-	(*Transition)(nil),           // 8: hibernate.shim.v1.Transition
-	(*Step)(nil),                 // 9: hibernate.shim.v1.Step
-	(*Rung)(nil),                 // 10: hibernate.shim.v1.Rung
-	(*StatusRequest)(nil),        // 11: hibernate.shim.v1.StatusRequest
-	(*StatusResponse)(nil),       // 12: hibernate.shim.v1.StatusResponse
-	(*Limits)(nil),               // 13: hibernate.shim.v1.Limits
-	(*Container)(nil),            // 14: hibernate.shim.v1.Container
-	(*Reason)(nil),               // 15: hibernate.shim.v1.Reason
-	(*Setting)(nil),              // 16: hibernate.shim.v1.Setting
-	(*WatchRequest)(nil),         // 17: hibernate.shim.v1.WatchRequest
-	(*Event)(nil),                // 18: hibernate.shim.v1.Event
-	(*ActivityRequest)(nil),      // 19: hibernate.shim.v1.ActivityRequest
-	(*ActivityResponse)(nil),     // 20: hibernate.shim.v1.ActivityResponse
-	(*LeaseRequest)(nil),         // 21: hibernate.shim.v1.LeaseRequest
-	(*LeaseInfo)(nil),            // 22: hibernate.shim.v1.LeaseInfo
-	(*LeaseResponse)(nil),        // 23: hibernate.shim.v1.LeaseResponse
+	(*FenceRequest)(nil),         // 0: hibernate.shim.v1.FenceRequest
+	(*FenceResponse)(nil),        // 1: hibernate.shim.v1.FenceResponse
+	(*EndSleeperRequest)(nil),    // 2: hibernate.shim.v1.EndSleeperRequest
+	(*EndSleeperResponse)(nil),   // 3: hibernate.shim.v1.EndSleeperResponse
+	(*ExportRootfsRequest)(nil),  // 4: hibernate.shim.v1.ExportRootfsRequest
+	(*ExportRootfsResponse)(nil), // 5: hibernate.shim.v1.ExportRootfsResponse
+	(*HibernateRequest)(nil),     // 6: hibernate.shim.v1.HibernateRequest
+	(*HibernateResponse)(nil),    // 7: hibernate.shim.v1.HibernateResponse
+	(*WakeRequest)(nil),          // 8: hibernate.shim.v1.WakeRequest
+	(*WakeResponse)(nil),         // 9: hibernate.shim.v1.WakeResponse
+	(*Transition)(nil),           // 10: hibernate.shim.v1.Transition
+	(*Step)(nil),                 // 11: hibernate.shim.v1.Step
+	(*Rung)(nil),                 // 12: hibernate.shim.v1.Rung
+	(*StatusRequest)(nil),        // 13: hibernate.shim.v1.StatusRequest
+	(*StatusResponse)(nil),       // 14: hibernate.shim.v1.StatusResponse
+	(*Limits)(nil),               // 15: hibernate.shim.v1.Limits
+	(*Container)(nil),            // 16: hibernate.shim.v1.Container
+	(*Reason)(nil),               // 17: hibernate.shim.v1.Reason
+	(*Setting)(nil),              // 18: hibernate.shim.v1.Setting
+	(*WatchRequest)(nil),         // 19: hibernate.shim.v1.WatchRequest
+	(*Event)(nil),                // 20: hibernate.shim.v1.Event
+	(*ActivityRequest)(nil),      // 21: hibernate.shim.v1.ActivityRequest
+	(*ActivityResponse)(nil),     // 22: hibernate.shim.v1.ActivityResponse
+	(*LeaseRequest)(nil),         // 23: hibernate.shim.v1.LeaseRequest
+	(*LeaseInfo)(nil),            // 24: hibernate.shim.v1.LeaseInfo
+	(*LeaseResponse)(nil),        // 25: hibernate.shim.v1.LeaseResponse
 }
 var file_api_shim_v1_shim_proto_depIdxs = []int32{
-	8,  // 0: hibernate.shim.v1.ExportRootfsResponse.last_wake:type_name -> hibernate.shim.v1.Transition
-	8,  // 1: hibernate.shim.v1.HibernateResponse.transition:type_name -> hibernate.shim.v1.Transition
-	8,  // 2: hibernate.shim.v1.WakeResponse.transition:type_name -> hibernate.shim.v1.Transition
-	9,  // 3: hibernate.shim.v1.Transition.steps:type_name -> hibernate.shim.v1.Step
-	10, // 4: hibernate.shim.v1.Transition.ladder:type_name -> hibernate.shim.v1.Rung
-	14, // 5: hibernate.shim.v1.StatusResponse.containers:type_name -> hibernate.shim.v1.Container
-	15, // 6: hibernate.shim.v1.StatusResponse.blockers:type_name -> hibernate.shim.v1.Reason
-	8,  // 7: hibernate.shim.v1.StatusResponse.last_hibernate:type_name -> hibernate.shim.v1.Transition
-	8,  // 8: hibernate.shim.v1.StatusResponse.last_wake:type_name -> hibernate.shim.v1.Transition
-	16, // 9: hibernate.shim.v1.StatusResponse.settings:type_name -> hibernate.shim.v1.Setting
-	13, // 10: hibernate.shim.v1.StatusResponse.limits:type_name -> hibernate.shim.v1.Limits
-	10, // 11: hibernate.shim.v1.StatusResponse.mended:type_name -> hibernate.shim.v1.Rung
-	8,  // 12: hibernate.shim.v1.Event.transition:type_name -> hibernate.shim.v1.Transition
-	12, // 13: hibernate.shim.v1.Event.status:type_name -> hibernate.shim.v1.StatusResponse
-	22, // 14: hibernate.shim.v1.ActivityResponse.leases:type_name -> hibernate.shim.v1.LeaseInfo
-	15, // 15: hibernate.shim.v1.ActivityResponse.blockers:type_name -> hibernate.shim.v1.Reason
-	22, // 16: hibernate.shim.v1.LeaseResponse.leases:type_name -> hibernate.shim.v1.LeaseInfo
-	4,  // 17: hibernate.shim.v1.Shim.Hibernate:input_type -> hibernate.shim.v1.HibernateRequest
-	6,  // 18: hibernate.shim.v1.Shim.Wake:input_type -> hibernate.shim.v1.WakeRequest
-	11, // 19: hibernate.shim.v1.Shim.Status:input_type -> hibernate.shim.v1.StatusRequest
-	17, // 20: hibernate.shim.v1.Shim.Watch:input_type -> hibernate.shim.v1.WatchRequest
-	19, // 21: hibernate.shim.v1.Shim.Activity:input_type -> hibernate.shim.v1.ActivityRequest
-	21, // 22: hibernate.shim.v1.Shim.Lease:input_type -> hibernate.shim.v1.LeaseRequest
-	2,  // 23: hibernate.shim.v1.Shim.ExportRootfs:input_type -> hibernate.shim.v1.ExportRootfsRequest
-	0,  // 24: hibernate.shim.v1.Shim.EndSleeper:input_type -> hibernate.shim.v1.EndSleeperRequest
-	5,  // 25: hibernate.shim.v1.Shim.Hibernate:output_type -> hibernate.shim.v1.HibernateResponse
-	7,  // 26: hibernate.shim.v1.Shim.Wake:output_type -> hibernate.shim.v1.WakeResponse
-	12, // 27: hibernate.shim.v1.Shim.Status:output_type -> hibernate.shim.v1.StatusResponse
-	18, // 28: hibernate.shim.v1.Shim.Watch:output_type -> hibernate.shim.v1.Event
-	20, // 29: hibernate.shim.v1.Shim.Activity:output_type -> hibernate.shim.v1.ActivityResponse
-	23, // 30: hibernate.shim.v1.Shim.Lease:output_type -> hibernate.shim.v1.LeaseResponse
-	3,  // 31: hibernate.shim.v1.Shim.ExportRootfs:output_type -> hibernate.shim.v1.ExportRootfsResponse
-	1,  // 32: hibernate.shim.v1.Shim.EndSleeper:output_type -> hibernate.shim.v1.EndSleeperResponse
-	25, // [25:33] is the sub-list for method output_type
-	17, // [17:25] is the sub-list for method input_type
+	10, // 0: hibernate.shim.v1.ExportRootfsResponse.last_wake:type_name -> hibernate.shim.v1.Transition
+	10, // 1: hibernate.shim.v1.HibernateResponse.transition:type_name -> hibernate.shim.v1.Transition
+	10, // 2: hibernate.shim.v1.WakeResponse.transition:type_name -> hibernate.shim.v1.Transition
+	11, // 3: hibernate.shim.v1.Transition.steps:type_name -> hibernate.shim.v1.Step
+	12, // 4: hibernate.shim.v1.Transition.ladder:type_name -> hibernate.shim.v1.Rung
+	16, // 5: hibernate.shim.v1.StatusResponse.containers:type_name -> hibernate.shim.v1.Container
+	17, // 6: hibernate.shim.v1.StatusResponse.blockers:type_name -> hibernate.shim.v1.Reason
+	10, // 7: hibernate.shim.v1.StatusResponse.last_hibernate:type_name -> hibernate.shim.v1.Transition
+	10, // 8: hibernate.shim.v1.StatusResponse.last_wake:type_name -> hibernate.shim.v1.Transition
+	18, // 9: hibernate.shim.v1.StatusResponse.settings:type_name -> hibernate.shim.v1.Setting
+	15, // 10: hibernate.shim.v1.StatusResponse.limits:type_name -> hibernate.shim.v1.Limits
+	12, // 11: hibernate.shim.v1.StatusResponse.mended:type_name -> hibernate.shim.v1.Rung
+	10, // 12: hibernate.shim.v1.Event.transition:type_name -> hibernate.shim.v1.Transition
+	14, // 13: hibernate.shim.v1.Event.status:type_name -> hibernate.shim.v1.StatusResponse
+	24, // 14: hibernate.shim.v1.ActivityResponse.leases:type_name -> hibernate.shim.v1.LeaseInfo
+	17, // 15: hibernate.shim.v1.ActivityResponse.blockers:type_name -> hibernate.shim.v1.Reason
+	24, // 16: hibernate.shim.v1.LeaseResponse.leases:type_name -> hibernate.shim.v1.LeaseInfo
+	6,  // 17: hibernate.shim.v1.Shim.Hibernate:input_type -> hibernate.shim.v1.HibernateRequest
+	8,  // 18: hibernate.shim.v1.Shim.Wake:input_type -> hibernate.shim.v1.WakeRequest
+	13, // 19: hibernate.shim.v1.Shim.Status:input_type -> hibernate.shim.v1.StatusRequest
+	19, // 20: hibernate.shim.v1.Shim.Watch:input_type -> hibernate.shim.v1.WatchRequest
+	21, // 21: hibernate.shim.v1.Shim.Activity:input_type -> hibernate.shim.v1.ActivityRequest
+	23, // 22: hibernate.shim.v1.Shim.Lease:input_type -> hibernate.shim.v1.LeaseRequest
+	4,  // 23: hibernate.shim.v1.Shim.ExportRootfs:input_type -> hibernate.shim.v1.ExportRootfsRequest
+	2,  // 24: hibernate.shim.v1.Shim.EndSleeper:input_type -> hibernate.shim.v1.EndSleeperRequest
+	0,  // 25: hibernate.shim.v1.Shim.Fence:input_type -> hibernate.shim.v1.FenceRequest
+	7,  // 26: hibernate.shim.v1.Shim.Hibernate:output_type -> hibernate.shim.v1.HibernateResponse
+	9,  // 27: hibernate.shim.v1.Shim.Wake:output_type -> hibernate.shim.v1.WakeResponse
+	14, // 28: hibernate.shim.v1.Shim.Status:output_type -> hibernate.shim.v1.StatusResponse
+	20, // 29: hibernate.shim.v1.Shim.Watch:output_type -> hibernate.shim.v1.Event
+	22, // 30: hibernate.shim.v1.Shim.Activity:output_type -> hibernate.shim.v1.ActivityResponse
+	25, // 31: hibernate.shim.v1.Shim.Lease:output_type -> hibernate.shim.v1.LeaseResponse
+	5,  // 32: hibernate.shim.v1.Shim.ExportRootfs:output_type -> hibernate.shim.v1.ExportRootfsResponse
+	3,  // 33: hibernate.shim.v1.Shim.EndSleeper:output_type -> hibernate.shim.v1.EndSleeperResponse
+	1,  // 34: hibernate.shim.v1.Shim.Fence:output_type -> hibernate.shim.v1.FenceResponse
+	26, // [26:35] is the sub-list for method output_type
+	17, // [17:26] is the sub-list for method input_type
 	17, // [17:17] is the sub-list for extension type_name
 	17, // [17:17] is the sub-list for extension extendee
 	0,  // [0:17] is the sub-list for field type_name
@@ -1858,15 +1975,15 @@ func file_api_shim_v1_shim_proto_init() {
 	if File_api_shim_v1_shim_proto != nil {
 		return
 	}
-	file_api_shim_v1_shim_proto_msgTypes[4].OneofWrappers = []any{}
-	file_api_shim_v1_shim_proto_msgTypes[12].OneofWrappers = []any{}
+	file_api_shim_v1_shim_proto_msgTypes[6].OneofWrappers = []any{}
+	file_api_shim_v1_shim_proto_msgTypes[14].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_shim_v1_shim_proto_rawDesc), len(file_api_shim_v1_shim_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   24,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

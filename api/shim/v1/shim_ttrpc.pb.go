@@ -16,6 +16,7 @@ type TTRPCShimService interface {
 	Lease(context.Context, *LeaseRequest) (*LeaseResponse, error)
 	ExportRootfs(context.Context, *ExportRootfsRequest) (*ExportRootfsResponse, error)
 	EndSleeper(context.Context, *EndSleeperRequest) (*EndSleeperResponse, error)
+	Fence(context.Context, *FenceRequest) (*FenceResponse, error)
 }
 
 type TTRPCShim_WatchServer interface {
@@ -83,6 +84,13 @@ func RegisterTTRPCShimService(srv *ttrpc.Server, svc TTRPCShimService) {
 				}
 				return svc.EndSleeper(ctx, &req)
 			},
+			"Fence": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req FenceRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Fence(ctx, &req)
+			},
 		},
 		Streams: map[string]ttrpc.Stream{
 			"Watch": {
@@ -109,6 +117,7 @@ type TTRPCShimClient interface {
 	Lease(context.Context, *LeaseRequest) (*LeaseResponse, error)
 	ExportRootfs(context.Context, *ExportRootfsRequest) (*ExportRootfsResponse, error)
 	EndSleeper(context.Context, *EndSleeperRequest) (*EndSleeperResponse, error)
+	Fence(context.Context, *FenceRequest) (*FenceResponse, error)
 }
 
 type ttrpcshimClient struct {
@@ -201,6 +210,14 @@ func (c *ttrpcshimClient) ExportRootfs(ctx context.Context, req *ExportRootfsReq
 func (c *ttrpcshimClient) EndSleeper(ctx context.Context, req *EndSleeperRequest) (*EndSleeperResponse, error) {
 	var resp EndSleeperResponse
 	if err := c.client.Call(ctx, "hibernate.shim.v1.Shim", "EndSleeper", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *ttrpcshimClient) Fence(ctx context.Context, req *FenceRequest) (*FenceResponse, error) {
+	var resp FenceResponse
+	if err := c.client.Call(ctx, "hibernate.shim.v1.Shim", "Fence", req, &resp); err != nil {
 		return nil, err
 	}
 	return &resp, nil

@@ -111,6 +111,16 @@ func (s service) EndSleeper(ctx context.Context, req *shimv1.EndSleeperRequest) 
 	return &shimv1.EndSleeperResponse{}, nil
 }
 
+func (s service) Fence(ctx context.Context, req *shimv1.FenceRequest) (*shimv1.FenceResponse, error) {
+	if err := s.hung(ctx); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fences = append(s.fences, req)
+	return &shimv1.FenceResponse{}, nil
+}
+
 // exported is what ExportRootfs writes in place of an archive.
 const exported = "an archive\n"
 

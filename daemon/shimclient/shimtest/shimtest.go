@@ -38,6 +38,7 @@ type Shim struct {
 	wakes        []*shimv1.WakeRequest
 	hibernations []*shimv1.HibernateRequest
 	ends         []*shimv1.EndSleeperRequest
+	fences       []*shimv1.FenceRequest
 	samples      int
 	unmeasured   error                                  // guarded by mu; what Activity answers
 	run          map[string]func(context.Context) error // guarded by mu; by kind of transition
@@ -270,4 +271,11 @@ func (s *Shim) Ends() []*shimv1.EndSleeperRequest {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.ends)
+}
+
+// Fences are the requests to end an overtaken copy.
+func (s *Shim) Fences() []*shimv1.FenceRequest {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.fences)
 }
