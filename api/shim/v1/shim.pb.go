@@ -26,6 +26,126 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type ForkRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Identities    []string               `protobuf:"bytes,1,rep,name=identities,proto3" json:"identities,omitempty"` // names, without the pod's namespace
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForkRequest) Reset() {
+	*x = ForkRequest{}
+	mi := &file_api_shim_v1_shim_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForkRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForkRequest) ProtoMessage() {}
+
+func (x *ForkRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_shim_v1_shim_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForkRequest.ProtoReflect.Descriptor instead.
+func (*ForkRequest) Descriptor() ([]byte, []int) {
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *ForkRequest) GetIdentities() []string {
+	if x != nil {
+		return x.Identities
+	}
+	return nil
+}
+
+type ForkResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Sequence      uint64                 `protobuf:"varint,1,opt,name=sequence,proto3" json:"sequence,omitempty"`                            // of the sleeper's snapshot that they are copies of; 0: of what ran
+	Bytes         uint64                 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`                                  // of the files that they share
+	FrozenMs      int64                  `protobuf:"varint,3,opt,name=frozen_ms,json=frozenMs,proto3" json:"frozen_ms,omitempty"`            // that it was frozen for; 0 for a sleeper
+	Namespace     string                 `protobuf:"bytes,4,opt,name=namespace,proto3" json:"namespace,omitempty"`                           // of the workloads: containerd's
+	PodNamespace  string                 `protobuf:"bytes,5,opt,name=pod_namespace,json=podNamespace,proto3" json:"pod_namespace,omitempty"` // empty: outside a pod
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForkResponse) Reset() {
+	*x = ForkResponse{}
+	mi := &file_api_shim_v1_shim_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForkResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForkResponse) ProtoMessage() {}
+
+func (x *ForkResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_shim_v1_shim_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForkResponse.ProtoReflect.Descriptor instead.
+func (*ForkResponse) Descriptor() ([]byte, []int) {
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *ForkResponse) GetSequence() uint64 {
+	if x != nil {
+		return x.Sequence
+	}
+	return 0
+}
+
+func (x *ForkResponse) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *ForkResponse) GetFrozenMs() int64 {
+	if x != nil {
+		return x.FrozenMs
+	}
+	return 0
+}
+
+func (x *ForkResponse) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ForkResponse) GetPodNamespace() string {
+	if x != nil {
+		return x.PodNamespace
+	}
+	return ""
+}
+
 type FenceRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Reason        string                 `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"` // for a person: who has overtaken it
@@ -36,7 +156,7 @@ type FenceRequest struct {
 
 func (x *FenceRequest) Reset() {
 	*x = FenceRequest{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[0]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -48,7 +168,7 @@ func (x *FenceRequest) String() string {
 func (*FenceRequest) ProtoMessage() {}
 
 func (x *FenceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[0]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -61,7 +181,7 @@ func (x *FenceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FenceRequest.ProtoReflect.Descriptor instead.
 func (*FenceRequest) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{0}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *FenceRequest) GetReason() string {
@@ -86,7 +206,7 @@ type FenceResponse struct {
 
 func (x *FenceResponse) Reset() {
 	*x = FenceResponse{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[1]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -98,7 +218,7 @@ func (x *FenceResponse) String() string {
 func (*FenceResponse) ProtoMessage() {}
 
 func (x *FenceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[1]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -111,7 +231,7 @@ func (x *FenceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FenceResponse.ProtoReflect.Descriptor instead.
 func (*FenceResponse) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{1}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{3}
 }
 
 type EndSleeperRequest struct {
@@ -123,7 +243,7 @@ type EndSleeperRequest struct {
 
 func (x *EndSleeperRequest) Reset() {
 	*x = EndSleeperRequest{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[2]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -135,7 +255,7 @@ func (x *EndSleeperRequest) String() string {
 func (*EndSleeperRequest) ProtoMessage() {}
 
 func (x *EndSleeperRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[2]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -148,7 +268,7 @@ func (x *EndSleeperRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndSleeperRequest.ProtoReflect.Descriptor instead.
 func (*EndSleeperRequest) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{2}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *EndSleeperRequest) GetAsleepSinceUnixMs() int64 {
@@ -166,7 +286,7 @@ type EndSleeperResponse struct {
 
 func (x *EndSleeperResponse) Reset() {
 	*x = EndSleeperResponse{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[3]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -178,7 +298,7 @@ func (x *EndSleeperResponse) String() string {
 func (*EndSleeperResponse) ProtoMessage() {}
 
 func (x *EndSleeperResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[3]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -191,7 +311,7 @@ func (x *EndSleeperResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndSleeperResponse.ProtoReflect.Descriptor instead.
 func (*EndSleeperResponse) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{3}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{5}
 }
 
 type ExportRootfsRequest struct {
@@ -204,7 +324,7 @@ type ExportRootfsRequest struct {
 
 func (x *ExportRootfsRequest) Reset() {
 	*x = ExportRootfsRequest{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[4]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -216,7 +336,7 @@ func (x *ExportRootfsRequest) String() string {
 func (*ExportRootfsRequest) ProtoMessage() {}
 
 func (x *ExportRootfsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[4]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -229,7 +349,7 @@ func (x *ExportRootfsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportRootfsRequest.ProtoReflect.Descriptor instead.
 func (*ExportRootfsRequest) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{4}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ExportRootfsRequest) GetPath() string {
@@ -249,7 +369,7 @@ type ExportRootfsResponse struct {
 
 func (x *ExportRootfsResponse) Reset() {
 	*x = ExportRootfsResponse{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[5]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -261,7 +381,7 @@ func (x *ExportRootfsResponse) String() string {
 func (*ExportRootfsResponse) ProtoMessage() {}
 
 func (x *ExportRootfsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[5]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -274,7 +394,7 @@ func (x *ExportRootfsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportRootfsResponse.ProtoReflect.Descriptor instead.
 func (*ExportRootfsResponse) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{5}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ExportRootfsResponse) GetLastWake() *Transition {
@@ -298,7 +418,7 @@ type HibernateRequest struct {
 
 func (x *HibernateRequest) Reset() {
 	*x = HibernateRequest{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[6]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -310,7 +430,7 @@ func (x *HibernateRequest) String() string {
 func (*HibernateRequest) ProtoMessage() {}
 
 func (x *HibernateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[6]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -323,7 +443,7 @@ func (x *HibernateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HibernateRequest.ProtoReflect.Descriptor instead.
 func (*HibernateRequest) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{6}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *HibernateRequest) GetReason() string {
@@ -357,7 +477,7 @@ type HibernateResponse struct {
 
 func (x *HibernateResponse) Reset() {
 	*x = HibernateResponse{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[7]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -369,7 +489,7 @@ func (x *HibernateResponse) String() string {
 func (*HibernateResponse) ProtoMessage() {}
 
 func (x *HibernateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[7]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -382,7 +502,7 @@ func (x *HibernateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HibernateResponse.ProtoReflect.Descriptor instead.
 func (*HibernateResponse) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{7}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *HibernateResponse) GetTransition() *Transition {
@@ -414,7 +534,7 @@ type WakeRequest struct {
 
 func (x *WakeRequest) Reset() {
 	*x = WakeRequest{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[8]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -426,7 +546,7 @@ func (x *WakeRequest) String() string {
 func (*WakeRequest) ProtoMessage() {}
 
 func (x *WakeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[8]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -439,7 +559,7 @@ func (x *WakeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WakeRequest.ProtoReflect.Descriptor instead.
 func (*WakeRequest) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{8}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *WakeRequest) GetReason() string {
@@ -472,7 +592,7 @@ type WakeResponse struct {
 
 func (x *WakeResponse) Reset() {
 	*x = WakeResponse{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[9]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -484,7 +604,7 @@ func (x *WakeResponse) String() string {
 func (*WakeResponse) ProtoMessage() {}
 
 func (x *WakeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[9]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -497,7 +617,7 @@ func (x *WakeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WakeResponse.ProtoReflect.Descriptor instead.
 func (*WakeResponse) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{9}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *WakeResponse) GetTransition() *Transition {
@@ -525,7 +645,7 @@ type Transition struct {
 
 func (x *Transition) Reset() {
 	*x = Transition{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[10]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -537,7 +657,7 @@ func (x *Transition) String() string {
 func (*Transition) ProtoMessage() {}
 
 func (x *Transition) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[10]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -550,7 +670,7 @@ func (x *Transition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transition.ProtoReflect.Descriptor instead.
 func (*Transition) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{10}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Transition) GetId() string {
@@ -628,7 +748,7 @@ type Step struct {
 
 func (x *Step) Reset() {
 	*x = Step{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[11]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -640,7 +760,7 @@ func (x *Step) String() string {
 func (*Step) ProtoMessage() {}
 
 func (x *Step) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[11]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -653,7 +773,7 @@ func (x *Step) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Step.ProtoReflect.Descriptor instead.
 func (*Step) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{11}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Step) GetName() string {
@@ -691,7 +811,7 @@ type Rung struct {
 
 func (x *Rung) Reset() {
 	*x = Rung{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[12]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -703,7 +823,7 @@ func (x *Rung) String() string {
 func (*Rung) ProtoMessage() {}
 
 func (x *Rung) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[12]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -716,7 +836,7 @@ func (x *Rung) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rung.ProtoReflect.Descriptor instead.
 func (*Rung) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{12}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Rung) GetName() string {
@@ -762,7 +882,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[13]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -774,7 +894,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[13]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -787,7 +907,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{13}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{15}
 }
 
 type StatusResponse struct {
@@ -834,7 +954,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[14]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -846,7 +966,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[14]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -859,7 +979,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{14}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *StatusResponse) GetNamespace() string {
@@ -1076,7 +1196,7 @@ type Limits struct {
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[15]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1088,7 +1208,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[15]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1101,7 +1221,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{15}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Limits) GetHoldMs() int64 {
@@ -1129,7 +1249,7 @@ type Container struct {
 
 func (x *Container) Reset() {
 	*x = Container{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[16]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1141,7 +1261,7 @@ func (x *Container) String() string {
 func (*Container) ProtoMessage() {}
 
 func (x *Container) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[16]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1154,7 +1274,7 @@ func (x *Container) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Container.ProtoReflect.Descriptor instead.
 func (*Container) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{16}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Container) GetId() string {
@@ -1188,7 +1308,7 @@ type Reason struct {
 
 func (x *Reason) Reset() {
 	*x = Reason{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[17]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1200,7 +1320,7 @@ func (x *Reason) String() string {
 func (*Reason) ProtoMessage() {}
 
 func (x *Reason) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[17]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1213,7 +1333,7 @@ func (x *Reason) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reason.ProtoReflect.Descriptor instead.
 func (*Reason) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{17}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Reason) GetCode() string {
@@ -1241,7 +1361,7 @@ type Setting struct {
 
 func (x *Setting) Reset() {
 	*x = Setting{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[18]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1253,7 +1373,7 @@ func (x *Setting) String() string {
 func (*Setting) ProtoMessage() {}
 
 func (x *Setting) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[18]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1266,7 +1386,7 @@ func (x *Setting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Setting.ProtoReflect.Descriptor instead.
 func (*Setting) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{18}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Setting) GetKey() string {
@@ -1298,7 +1418,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[19]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1310,7 +1430,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[19]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1323,7 +1443,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{19}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{21}
 }
 
 type Event struct {
@@ -1338,7 +1458,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[20]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1350,7 +1470,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[20]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1363,7 +1483,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{20}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Event) GetTimeUnixMs() int64 {
@@ -1402,7 +1522,7 @@ type ActivityRequest struct {
 
 func (x *ActivityRequest) Reset() {
 	*x = ActivityRequest{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[21]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1414,7 +1534,7 @@ func (x *ActivityRequest) String() string {
 func (*ActivityRequest) ProtoMessage() {}
 
 func (x *ActivityRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[21]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1427,7 +1547,7 @@ func (x *ActivityRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ActivityRequest.ProtoReflect.Descriptor instead.
 func (*ActivityRequest) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{21}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{23}
 }
 
 type ActivityResponse struct {
@@ -1455,7 +1575,7 @@ type ActivityResponse struct {
 
 func (x *ActivityResponse) Reset() {
 	*x = ActivityResponse{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[22]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1467,7 +1587,7 @@ func (x *ActivityResponse) String() string {
 func (*ActivityResponse) ProtoMessage() {}
 
 func (x *ActivityResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[22]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1480,7 +1600,7 @@ func (x *ActivityResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ActivityResponse.ProtoReflect.Descriptor instead.
 func (*ActivityResponse) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{22}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ActivityResponse) GetState() string {
@@ -1591,7 +1711,7 @@ type LeaseRequest struct {
 
 func (x *LeaseRequest) Reset() {
 	*x = LeaseRequest{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[23]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1603,7 +1723,7 @@ func (x *LeaseRequest) String() string {
 func (*LeaseRequest) ProtoMessage() {}
 
 func (x *LeaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[23]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1616,7 +1736,7 @@ func (x *LeaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseRequest.ProtoReflect.Descriptor instead.
 func (*LeaseRequest) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{23}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *LeaseRequest) GetName() string {
@@ -1643,7 +1763,7 @@ type LeaseInfo struct {
 
 func (x *LeaseInfo) Reset() {
 	*x = LeaseInfo{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[24]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1655,7 +1775,7 @@ func (x *LeaseInfo) String() string {
 func (*LeaseInfo) ProtoMessage() {}
 
 func (x *LeaseInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[24]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1668,7 +1788,7 @@ func (x *LeaseInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseInfo.ProtoReflect.Descriptor instead.
 func (*LeaseInfo) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{24}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *LeaseInfo) GetName() string {
@@ -1694,7 +1814,7 @@ type LeaseResponse struct {
 
 func (x *LeaseResponse) Reset() {
 	*x = LeaseResponse{}
-	mi := &file_api_shim_v1_shim_proto_msgTypes[25]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1706,7 +1826,7 @@ func (x *LeaseResponse) String() string {
 func (*LeaseResponse) ProtoMessage() {}
 
 func (x *LeaseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_shim_v1_shim_proto_msgTypes[25]
+	mi := &file_api_shim_v1_shim_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1719,7 +1839,7 @@ func (x *LeaseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseResponse.ProtoReflect.Descriptor instead.
 func (*LeaseResponse) Descriptor() ([]byte, []int) {
-	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{25}
+	return file_api_shim_v1_shim_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *LeaseResponse) GetLeases() []*LeaseInfo {
@@ -1733,7 +1853,17 @@ var File_api_shim_v1_shim_proto protoreflect.FileDescriptor
 
 const file_api_shim_v1_shim_proto_rawDesc = "" +
 	"\n" +
-	"\x16api/shim/v1/shim.proto\x12\x11hibernate.shim.v1\"<\n" +
+	"\x16api/shim/v1/shim.proto\x12\x11hibernate.shim.v1\"-\n" +
+	"\vForkRequest\x12\x1e\n" +
+	"\n" +
+	"identities\x18\x01 \x03(\tR\n" +
+	"identities\"\xa0\x01\n" +
+	"\fForkResponse\x12\x1a\n" +
+	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\x12\x1b\n" +
+	"\tfrozen_ms\x18\x03 \x01(\x03R\bfrozenMs\x12\x1c\n" +
+	"\tnamespace\x18\x04 \x01(\tR\tnamespace\x12#\n" +
+	"\rpod_namespace\x18\x05 \x01(\tR\fpodNamespace\"<\n" +
 	"\fFenceRequest\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\"\x0f\n" +
@@ -1873,7 +2003,7 @@ const file_api_shim_v1_shim_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12&\n" +
 	"\x0fexpires_unix_ms\x18\x02 \x01(\x03R\rexpiresUnixMs\"E\n" +
 	"\rLeaseResponse\x124\n" +
-	"\x06leases\x18\x01 \x03(\v2\x1c.hibernate.shim.v1.LeaseInfoR\x06leases2\xe5\x05\n" +
+	"\x06leases\x18\x01 \x03(\v2\x1c.hibernate.shim.v1.LeaseInfoR\x06leases2\xae\x06\n" +
 	"\x04Shim\x12V\n" +
 	"\tHibernate\x12#.hibernate.shim.v1.HibernateRequest\x1a$.hibernate.shim.v1.HibernateResponse\x12G\n" +
 	"\x04Wake\x12\x1e.hibernate.shim.v1.WakeRequest\x1a\x1f.hibernate.shim.v1.WakeResponse\x12M\n" +
@@ -1883,7 +2013,8 @@ const file_api_shim_v1_shim_proto_rawDesc = "" +
 	"\x05Lease\x12\x1f.hibernate.shim.v1.LeaseRequest\x1a .hibernate.shim.v1.LeaseResponse\x12_\n" +
 	"\fExportRootfs\x12&.hibernate.shim.v1.ExportRootfsRequest\x1a'.hibernate.shim.v1.ExportRootfsResponse\x12Y\n" +
 	"\n" +
-	"EndSleeper\x12$.hibernate.shim.v1.EndSleeperRequest\x1a%.hibernate.shim.v1.EndSleeperResponse\x12J\n" +
+	"EndSleeper\x12$.hibernate.shim.v1.EndSleeperRequest\x1a%.hibernate.shim.v1.EndSleeperResponse\x12G\n" +
+	"\x04Fork\x12\x1e.hibernate.shim.v1.ForkRequest\x1a\x1f.hibernate.shim.v1.ForkResponse\x12J\n" +
 	"\x05Fence\x12\x1f.hibernate.shim.v1.FenceRequest\x1a .hibernate.shim.v1.FenceResponseB;Z9github.com/hibernate-runtime/hibernate/api/shim/v1;shimv1b\x06proto3"
 
 var (
@@ -1898,73 +2029,77 @@ func file_api_shim_v1_shim_proto_rawDescGZIP() []byte {
 	return file_api_shim_v1_shim_proto_rawDescData
 }
 
-var file_api_shim_v1_shim_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_api_shim_v1_shim_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_api_shim_v1_shim_proto_goTypes = []any{
-	(*FenceRequest)(nil),         // 0: hibernate.shim.v1.FenceRequest
-	(*FenceResponse)(nil),        // 1: hibernate.shim.v1.FenceResponse
-	(*EndSleeperRequest)(nil),    // 2: hibernate.shim.v1.EndSleeperRequest
-	(*EndSleeperResponse)(nil),   // 3: hibernate.shim.v1.EndSleeperResponse
-	(*ExportRootfsRequest)(nil),  // 4: hibernate.shim.v1.ExportRootfsRequest
-	(*ExportRootfsResponse)(nil), // 5: hibernate.shim.v1.ExportRootfsResponse
-	(*HibernateRequest)(nil),     // 6: hibernate.shim.v1.HibernateRequest
-	(*HibernateResponse)(nil),    // 7: hibernate.shim.v1.HibernateResponse
-	(*WakeRequest)(nil),          // 8: hibernate.shim.v1.WakeRequest
-	(*WakeResponse)(nil),         // 9: hibernate.shim.v1.WakeResponse
-	(*Transition)(nil),           // 10: hibernate.shim.v1.Transition
-	(*Step)(nil),                 // 11: hibernate.shim.v1.Step
-	(*Rung)(nil),                 // 12: hibernate.shim.v1.Rung
-	(*StatusRequest)(nil),        // 13: hibernate.shim.v1.StatusRequest
-	(*StatusResponse)(nil),       // 14: hibernate.shim.v1.StatusResponse
-	(*Limits)(nil),               // 15: hibernate.shim.v1.Limits
-	(*Container)(nil),            // 16: hibernate.shim.v1.Container
-	(*Reason)(nil),               // 17: hibernate.shim.v1.Reason
-	(*Setting)(nil),              // 18: hibernate.shim.v1.Setting
-	(*WatchRequest)(nil),         // 19: hibernate.shim.v1.WatchRequest
-	(*Event)(nil),                // 20: hibernate.shim.v1.Event
-	(*ActivityRequest)(nil),      // 21: hibernate.shim.v1.ActivityRequest
-	(*ActivityResponse)(nil),     // 22: hibernate.shim.v1.ActivityResponse
-	(*LeaseRequest)(nil),         // 23: hibernate.shim.v1.LeaseRequest
-	(*LeaseInfo)(nil),            // 24: hibernate.shim.v1.LeaseInfo
-	(*LeaseResponse)(nil),        // 25: hibernate.shim.v1.LeaseResponse
+	(*ForkRequest)(nil),          // 0: hibernate.shim.v1.ForkRequest
+	(*ForkResponse)(nil),         // 1: hibernate.shim.v1.ForkResponse
+	(*FenceRequest)(nil),         // 2: hibernate.shim.v1.FenceRequest
+	(*FenceResponse)(nil),        // 3: hibernate.shim.v1.FenceResponse
+	(*EndSleeperRequest)(nil),    // 4: hibernate.shim.v1.EndSleeperRequest
+	(*EndSleeperResponse)(nil),   // 5: hibernate.shim.v1.EndSleeperResponse
+	(*ExportRootfsRequest)(nil),  // 6: hibernate.shim.v1.ExportRootfsRequest
+	(*ExportRootfsResponse)(nil), // 7: hibernate.shim.v1.ExportRootfsResponse
+	(*HibernateRequest)(nil),     // 8: hibernate.shim.v1.HibernateRequest
+	(*HibernateResponse)(nil),    // 9: hibernate.shim.v1.HibernateResponse
+	(*WakeRequest)(nil),          // 10: hibernate.shim.v1.WakeRequest
+	(*WakeResponse)(nil),         // 11: hibernate.shim.v1.WakeResponse
+	(*Transition)(nil),           // 12: hibernate.shim.v1.Transition
+	(*Step)(nil),                 // 13: hibernate.shim.v1.Step
+	(*Rung)(nil),                 // 14: hibernate.shim.v1.Rung
+	(*StatusRequest)(nil),        // 15: hibernate.shim.v1.StatusRequest
+	(*StatusResponse)(nil),       // 16: hibernate.shim.v1.StatusResponse
+	(*Limits)(nil),               // 17: hibernate.shim.v1.Limits
+	(*Container)(nil),            // 18: hibernate.shim.v1.Container
+	(*Reason)(nil),               // 19: hibernate.shim.v1.Reason
+	(*Setting)(nil),              // 20: hibernate.shim.v1.Setting
+	(*WatchRequest)(nil),         // 21: hibernate.shim.v1.WatchRequest
+	(*Event)(nil),                // 22: hibernate.shim.v1.Event
+	(*ActivityRequest)(nil),      // 23: hibernate.shim.v1.ActivityRequest
+	(*ActivityResponse)(nil),     // 24: hibernate.shim.v1.ActivityResponse
+	(*LeaseRequest)(nil),         // 25: hibernate.shim.v1.LeaseRequest
+	(*LeaseInfo)(nil),            // 26: hibernate.shim.v1.LeaseInfo
+	(*LeaseResponse)(nil),        // 27: hibernate.shim.v1.LeaseResponse
 }
 var file_api_shim_v1_shim_proto_depIdxs = []int32{
-	10, // 0: hibernate.shim.v1.ExportRootfsResponse.last_wake:type_name -> hibernate.shim.v1.Transition
-	10, // 1: hibernate.shim.v1.HibernateResponse.transition:type_name -> hibernate.shim.v1.Transition
-	10, // 2: hibernate.shim.v1.WakeResponse.transition:type_name -> hibernate.shim.v1.Transition
-	11, // 3: hibernate.shim.v1.Transition.steps:type_name -> hibernate.shim.v1.Step
-	12, // 4: hibernate.shim.v1.Transition.ladder:type_name -> hibernate.shim.v1.Rung
-	16, // 5: hibernate.shim.v1.StatusResponse.containers:type_name -> hibernate.shim.v1.Container
-	17, // 6: hibernate.shim.v1.StatusResponse.blockers:type_name -> hibernate.shim.v1.Reason
-	10, // 7: hibernate.shim.v1.StatusResponse.last_hibernate:type_name -> hibernate.shim.v1.Transition
-	10, // 8: hibernate.shim.v1.StatusResponse.last_wake:type_name -> hibernate.shim.v1.Transition
-	18, // 9: hibernate.shim.v1.StatusResponse.settings:type_name -> hibernate.shim.v1.Setting
-	15, // 10: hibernate.shim.v1.StatusResponse.limits:type_name -> hibernate.shim.v1.Limits
-	12, // 11: hibernate.shim.v1.StatusResponse.mended:type_name -> hibernate.shim.v1.Rung
-	10, // 12: hibernate.shim.v1.Event.transition:type_name -> hibernate.shim.v1.Transition
-	14, // 13: hibernate.shim.v1.Event.status:type_name -> hibernate.shim.v1.StatusResponse
-	24, // 14: hibernate.shim.v1.ActivityResponse.leases:type_name -> hibernate.shim.v1.LeaseInfo
-	17, // 15: hibernate.shim.v1.ActivityResponse.blockers:type_name -> hibernate.shim.v1.Reason
-	24, // 16: hibernate.shim.v1.LeaseResponse.leases:type_name -> hibernate.shim.v1.LeaseInfo
-	6,  // 17: hibernate.shim.v1.Shim.Hibernate:input_type -> hibernate.shim.v1.HibernateRequest
-	8,  // 18: hibernate.shim.v1.Shim.Wake:input_type -> hibernate.shim.v1.WakeRequest
-	13, // 19: hibernate.shim.v1.Shim.Status:input_type -> hibernate.shim.v1.StatusRequest
-	19, // 20: hibernate.shim.v1.Shim.Watch:input_type -> hibernate.shim.v1.WatchRequest
-	21, // 21: hibernate.shim.v1.Shim.Activity:input_type -> hibernate.shim.v1.ActivityRequest
-	23, // 22: hibernate.shim.v1.Shim.Lease:input_type -> hibernate.shim.v1.LeaseRequest
-	4,  // 23: hibernate.shim.v1.Shim.ExportRootfs:input_type -> hibernate.shim.v1.ExportRootfsRequest
-	2,  // 24: hibernate.shim.v1.Shim.EndSleeper:input_type -> hibernate.shim.v1.EndSleeperRequest
-	0,  // 25: hibernate.shim.v1.Shim.Fence:input_type -> hibernate.shim.v1.FenceRequest
-	7,  // 26: hibernate.shim.v1.Shim.Hibernate:output_type -> hibernate.shim.v1.HibernateResponse
-	9,  // 27: hibernate.shim.v1.Shim.Wake:output_type -> hibernate.shim.v1.WakeResponse
-	14, // 28: hibernate.shim.v1.Shim.Status:output_type -> hibernate.shim.v1.StatusResponse
-	20, // 29: hibernate.shim.v1.Shim.Watch:output_type -> hibernate.shim.v1.Event
-	22, // 30: hibernate.shim.v1.Shim.Activity:output_type -> hibernate.shim.v1.ActivityResponse
-	25, // 31: hibernate.shim.v1.Shim.Lease:output_type -> hibernate.shim.v1.LeaseResponse
-	5,  // 32: hibernate.shim.v1.Shim.ExportRootfs:output_type -> hibernate.shim.v1.ExportRootfsResponse
-	3,  // 33: hibernate.shim.v1.Shim.EndSleeper:output_type -> hibernate.shim.v1.EndSleeperResponse
-	1,  // 34: hibernate.shim.v1.Shim.Fence:output_type -> hibernate.shim.v1.FenceResponse
-	26, // [26:35] is the sub-list for method output_type
-	17, // [17:26] is the sub-list for method input_type
+	12, // 0: hibernate.shim.v1.ExportRootfsResponse.last_wake:type_name -> hibernate.shim.v1.Transition
+	12, // 1: hibernate.shim.v1.HibernateResponse.transition:type_name -> hibernate.shim.v1.Transition
+	12, // 2: hibernate.shim.v1.WakeResponse.transition:type_name -> hibernate.shim.v1.Transition
+	13, // 3: hibernate.shim.v1.Transition.steps:type_name -> hibernate.shim.v1.Step
+	14, // 4: hibernate.shim.v1.Transition.ladder:type_name -> hibernate.shim.v1.Rung
+	18, // 5: hibernate.shim.v1.StatusResponse.containers:type_name -> hibernate.shim.v1.Container
+	19, // 6: hibernate.shim.v1.StatusResponse.blockers:type_name -> hibernate.shim.v1.Reason
+	12, // 7: hibernate.shim.v1.StatusResponse.last_hibernate:type_name -> hibernate.shim.v1.Transition
+	12, // 8: hibernate.shim.v1.StatusResponse.last_wake:type_name -> hibernate.shim.v1.Transition
+	20, // 9: hibernate.shim.v1.StatusResponse.settings:type_name -> hibernate.shim.v1.Setting
+	17, // 10: hibernate.shim.v1.StatusResponse.limits:type_name -> hibernate.shim.v1.Limits
+	14, // 11: hibernate.shim.v1.StatusResponse.mended:type_name -> hibernate.shim.v1.Rung
+	12, // 12: hibernate.shim.v1.Event.transition:type_name -> hibernate.shim.v1.Transition
+	16, // 13: hibernate.shim.v1.Event.status:type_name -> hibernate.shim.v1.StatusResponse
+	26, // 14: hibernate.shim.v1.ActivityResponse.leases:type_name -> hibernate.shim.v1.LeaseInfo
+	19, // 15: hibernate.shim.v1.ActivityResponse.blockers:type_name -> hibernate.shim.v1.Reason
+	26, // 16: hibernate.shim.v1.LeaseResponse.leases:type_name -> hibernate.shim.v1.LeaseInfo
+	8,  // 17: hibernate.shim.v1.Shim.Hibernate:input_type -> hibernate.shim.v1.HibernateRequest
+	10, // 18: hibernate.shim.v1.Shim.Wake:input_type -> hibernate.shim.v1.WakeRequest
+	15, // 19: hibernate.shim.v1.Shim.Status:input_type -> hibernate.shim.v1.StatusRequest
+	21, // 20: hibernate.shim.v1.Shim.Watch:input_type -> hibernate.shim.v1.WatchRequest
+	23, // 21: hibernate.shim.v1.Shim.Activity:input_type -> hibernate.shim.v1.ActivityRequest
+	25, // 22: hibernate.shim.v1.Shim.Lease:input_type -> hibernate.shim.v1.LeaseRequest
+	6,  // 23: hibernate.shim.v1.Shim.ExportRootfs:input_type -> hibernate.shim.v1.ExportRootfsRequest
+	4,  // 24: hibernate.shim.v1.Shim.EndSleeper:input_type -> hibernate.shim.v1.EndSleeperRequest
+	0,  // 25: hibernate.shim.v1.Shim.Fork:input_type -> hibernate.shim.v1.ForkRequest
+	2,  // 26: hibernate.shim.v1.Shim.Fence:input_type -> hibernate.shim.v1.FenceRequest
+	9,  // 27: hibernate.shim.v1.Shim.Hibernate:output_type -> hibernate.shim.v1.HibernateResponse
+	11, // 28: hibernate.shim.v1.Shim.Wake:output_type -> hibernate.shim.v1.WakeResponse
+	16, // 29: hibernate.shim.v1.Shim.Status:output_type -> hibernate.shim.v1.StatusResponse
+	22, // 30: hibernate.shim.v1.Shim.Watch:output_type -> hibernate.shim.v1.Event
+	24, // 31: hibernate.shim.v1.Shim.Activity:output_type -> hibernate.shim.v1.ActivityResponse
+	27, // 32: hibernate.shim.v1.Shim.Lease:output_type -> hibernate.shim.v1.LeaseResponse
+	7,  // 33: hibernate.shim.v1.Shim.ExportRootfs:output_type -> hibernate.shim.v1.ExportRootfsResponse
+	5,  // 34: hibernate.shim.v1.Shim.EndSleeper:output_type -> hibernate.shim.v1.EndSleeperResponse
+	1,  // 35: hibernate.shim.v1.Shim.Fork:output_type -> hibernate.shim.v1.ForkResponse
+	3,  // 36: hibernate.shim.v1.Shim.Fence:output_type -> hibernate.shim.v1.FenceResponse
+	27, // [27:37] is the sub-list for method output_type
+	17, // [17:27] is the sub-list for method input_type
 	17, // [17:17] is the sub-list for extension type_name
 	17, // [17:17] is the sub-list for extension extendee
 	0,  // [0:17] is the sub-list for field type_name
@@ -1975,15 +2110,15 @@ func file_api_shim_v1_shim_proto_init() {
 	if File_api_shim_v1_shim_proto != nil {
 		return
 	}
-	file_api_shim_v1_shim_proto_msgTypes[6].OneofWrappers = []any{}
-	file_api_shim_v1_shim_proto_msgTypes[14].OneofWrappers = []any{}
+	file_api_shim_v1_shim_proto_msgTypes[8].OneofWrappers = []any{}
+	file_api_shim_v1_shim_proto_msgTypes[16].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_shim_v1_shim_proto_rawDesc), len(file_api_shim_v1_shim_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   26,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

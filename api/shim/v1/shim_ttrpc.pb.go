@@ -16,6 +16,7 @@ type TTRPCShimService interface {
 	Lease(context.Context, *LeaseRequest) (*LeaseResponse, error)
 	ExportRootfs(context.Context, *ExportRootfsRequest) (*ExportRootfsResponse, error)
 	EndSleeper(context.Context, *EndSleeperRequest) (*EndSleeperResponse, error)
+	Fork(context.Context, *ForkRequest) (*ForkResponse, error)
 	Fence(context.Context, *FenceRequest) (*FenceResponse, error)
 }
 
@@ -84,6 +85,13 @@ func RegisterTTRPCShimService(srv *ttrpc.Server, svc TTRPCShimService) {
 				}
 				return svc.EndSleeper(ctx, &req)
 			},
+			"Fork": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req ForkRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Fork(ctx, &req)
+			},
 			"Fence": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
 				var req FenceRequest
 				if err := unmarshal(&req); err != nil {
@@ -117,6 +125,7 @@ type TTRPCShimClient interface {
 	Lease(context.Context, *LeaseRequest) (*LeaseResponse, error)
 	ExportRootfs(context.Context, *ExportRootfsRequest) (*ExportRootfsResponse, error)
 	EndSleeper(context.Context, *EndSleeperRequest) (*EndSleeperResponse, error)
+	Fork(context.Context, *ForkRequest) (*ForkResponse, error)
 	Fence(context.Context, *FenceRequest) (*FenceResponse, error)
 }
 
@@ -210,6 +219,14 @@ func (c *ttrpcshimClient) ExportRootfs(ctx context.Context, req *ExportRootfsReq
 func (c *ttrpcshimClient) EndSleeper(ctx context.Context, req *EndSleeperRequest) (*EndSleeperResponse, error) {
 	var resp EndSleeperResponse
 	if err := c.client.Call(ctx, "hibernate.shim.v1.Shim", "EndSleeper", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *ttrpcshimClient) Fork(ctx context.Context, req *ForkRequest) (*ForkResponse, error) {
+	var resp ForkResponse
+	if err := c.client.Call(ctx, "hibernate.shim.v1.Shim", "Fork", req, &resp); err != nil {
 		return nil, err
 	}
 	return &resp, nil
