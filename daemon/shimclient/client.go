@@ -79,6 +79,11 @@ func (c *Client) EndSleeper(ctx context.Context, req *shimv1.EndSleeperRequest) 
 	return call(ctx, c, "end", shimv1.TTRPCShimClient.EndSleeper, req)
 }
 
+// Fork asks the shim to make workloads of what its own is now.
+func (c *Client) Fork(ctx context.Context, req *shimv1.ForkRequest) (*shimv1.ForkResponse, error) {
+	return call(ctx, c, "fork", shimv1.TTRPCShimClient.Fork, req)
+}
+
 // Fence asks the shim to end a copy of its workload that another node's has overtaken.
 func (c *Client) Fence(ctx context.Context, req *shimv1.FenceRequest) (*shimv1.FenceResponse, error) {
 	return call(ctx, c, "fence", shimv1.TTRPCShimClient.Fence, req)

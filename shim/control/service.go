@@ -133,6 +133,21 @@ func (s *Service) EndSleeper(ctx context.Context, r *shimv1.EndSleeperRequest) (
 	return &shimv1.EndSleeperResponse{}, nil
 }
 
+// Fork makes workloads of what this one is now.
+func (s *Service) Fork(ctx context.Context, r *shimv1.ForkRequest) (*shimv1.ForkResponse, error) {
+	w, err := s.workloads.Workload()
+	if err != nil {
+		return nil, err
+	}
+	f, err := w.Fork(ctx, r.GetIdentities())
+	if err != nil {
+		return nil, task.Classify(err)
+	}
+	return &shimv1.ForkResponse{
+		Sequence: f.Sequence, Bytes: f.Bytes, FrozenMs: f.Frozen.Milliseconds(), Namespace: f.Namespace, PodNamespace: f.PodNamespace,
+	}, nil
+}
+
 // Fence ends a copy that another node's has overtaken.
 func (s *Service) Fence(ctx context.Context, r *shimv1.FenceRequest) (*shimv1.FenceResponse, error) {
 	w, err := s.workloads.Workload()

@@ -253,7 +253,7 @@ func (w *Workload) restore(t *transition, y *way) error {
 	if err := t.step("restore", func(ctx context.Context) error { return load(ctx, y) }); err != nil {
 		return err
 	}
-	if w.origin.readdressed(w.attachment) {
+	if w.origin.readdressed(w.attachment) || w.origin != nil && y.snapshot.Manifest().Origin != nil {
 		if err := t.step("settle", w.settle); err != nil {
 			return err
 		}

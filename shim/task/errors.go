@@ -11,6 +11,7 @@ import (
 	"github.com/hibernate-runtime/hibernate/runsc"
 	"github.com/hibernate-runtime/hibernate/shim/lifecycle"
 	"github.com/hibernate-runtime/hibernate/shim/sandbox"
+	"github.com/hibernate-runtime/hibernate/snapshot"
 )
 
 // Classify gives an error the class that containerd's callers act on. The plugin turns classes into gRPC codes.
@@ -25,7 +26,7 @@ func Classify(err error) error {
 		return nil
 	case errors.Is(err, sandbox.ErrNotFound), errors.Is(err, sandbox.ErrNotThere):
 		class = errdefs.ErrNotFound
-	case errors.Is(err, sandbox.ErrExists), errors.Is(err, fs.ErrExist):
+	case errors.Is(err, sandbox.ErrExists), errors.Is(err, fs.ErrExist), errors.Is(err, snapshot.ErrTaken):
 		class = errdefs.ErrAlreadyExists
 	case errors.As(err, &aborted), errors.Is(err, sandbox.ErrActivity):
 		class = errdefs.ErrAborted

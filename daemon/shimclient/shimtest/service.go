@@ -111,6 +111,21 @@ func (s service) EndSleeper(ctx context.Context, req *shimv1.EndSleeperRequest) 
 	return &shimv1.EndSleeperResponse{}, nil
 }
 
+func (s service) Fork(ctx context.Context, req *shimv1.ForkRequest) (*shimv1.ForkResponse, error) {
+	if err := s.hung(ctx); err != nil {
+		return nil, err
+	}
+	for _, name := range req.GetIdentities() {
+		if name == Taken {
+			return nil, errgrpc.ToGRPCf(errdefs.ErrAlreadyExists, "%s is a workload already", name)
+		}
+	}
+	return &shimv1.ForkResponse{Bytes: 200 << 20, FrozenMs: 120, Namespace: s.Namespace, PodNamespace: "shop"}, nil
+}
+
+// Taken is an identity that Fork refuses.
+const Taken = "taken"
+
 func (s service) Fence(ctx context.Context, req *shimv1.FenceRequest) (*shimv1.FenceResponse, error) {
 	if err := s.hung(ctx); err != nil {
 		return nil, err
