@@ -39,7 +39,7 @@ func exitCode(err error) int {
 		return exitUsage
 	case errors.As(err, &unknown), errors.As(err, &missing), errdefs.IsNotFound(err):
 		return exitNotFound
-	case errdefs.IsFailedPrecondition(err), errdefs.IsAborted(err), errors.Is(err, errNotAwake),
+	case errdefs.IsFailedPrecondition(err), errdefs.IsAborted(err), errdefs.IsAlreadyExists(err), errors.Is(err, errNotAwake),
 		errors.Is(err, leftover.ErrExists), errors.Is(err, leftover.ErrUnknown), errors.Is(err, leftover.ErrBusy):
 		return exitRefused
 	case errors.Is(err, shimclient.ErrUnreachable), errors.Is(err, errNoDaemon), errors.Is(err, errCut), errdefs.IsUnavailable(err),
