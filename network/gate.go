@@ -50,6 +50,7 @@ type Gate struct {
 	Ports     []uint16 // TCP's that it listens on
 	Only4     []uint16 // those of Ports that take no IPv6: by that they are closed
 	Datagrams []uint16 // UDP's that it has bound
+	Clients   bool     // of an open gate: others' use is counted by itself, see ByClients; Ports are known then
 }
 
 // normal is g as it is read back from the table of a pod with these addresses.
@@ -62,6 +63,7 @@ func (g Gate) normal(a *Attachment) Gate {
 	if len(g.Only4) == 0 {
 		g.Only4 = nil
 	}
+	g.Clients = g.Clients && g.Position == GateOpen
 	if g.Position == GateHeld && g.Ports == nil { // what nobody holds can't wait
 		g.Ports = []uint16{}
 	}
@@ -84,7 +86,8 @@ func sorted(ports []uint16) []uint16 {
 }
 
 func (g Gate) equal(o Gate) bool {
-	return g.Position == o.Position && slices.Equal(g.Ports, o.Ports) && slices.Equal(g.Only4, o.Only4) && slices.Equal(g.Datagrams, o.Datagrams)
+	return g.Position == o.Position && slices.Equal(g.Ports, o.Ports) && slices.Equal(g.Only4, o.Only4) && slices.Equal(g.Datagrams, o.Datagrams) &&
+		g.Clients == o.Clients
 }
 
 // SetGate brings the gate into a position, in one transaction of the kernel: no
@@ -101,7 +104,7 @@ func (l *Link) setGate(ctx context.Context, g Gate) error {
 		return fmt.Errorf("gate: no such position: %s", g.Position)
 	}
 	g = g.normal(l.attachment)
-	if g.Position != GateOpen {
+	if g.Position != GateOpen || g.Clients {
 		if err := l.fast.closing(); err != nil {
 			return fmt.Errorf("set gate %s: %w", g.Position, err)
 		}
@@ -120,7 +123,7 @@ func (l *Link) setGate(ctx context.Context, g Gate) error {
 
 // followGate lets the fast path know of an open gate.
 func (l *Link) followGate(g Gate) error {
-	if g.Position != GateOpen {
+	if g.Position != GateOpen || g.Clients {
 		return nil
 	}
 	return l.fast.opened()
@@ -169,6 +172,7 @@ func (l *Link) Gate(ctx context.Context) (g Gate, err error) {
 		knows := func(comment string) bool {
 			return slices.ContainsFunc(rules, func(r *nftables.Rule) bool { return commentOf(r) == comment })
 		}
+		g.Clients = knows(byClients)
 		if g.Ports, err = readPorts(c, rs.families[0].ports, knows(refusesTCP)); err != nil {
 			return err
 		}

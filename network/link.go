@@ -34,6 +34,7 @@ type Link struct {
 	mu    sync.Mutex // guards the below
 	gate  Gate       // as last set
 	base  Counters   // of tables that are gone
+	used  Counters   // of connections that were found to be no probe's
 	last  Counters   // last reading of the present table
 	local []local    // where P's own connections go
 

@@ -45,6 +45,7 @@ type familyRules struct {
 	empty     *nftables.Set // (TCP header length, IP length) with no payload or one byte
 	datagrams *nftables.Set
 	young     *nftables.Set // (address, port) of clients; see youngRules; nil where no probes come from
+	asked     *nftables.Set // nil but for a gate with Clients; see askedSet
 }
 
 func newRuleset(l *Link, g Gate) *ruleset {
@@ -58,6 +59,9 @@ func newRuleset(l *Link, g Gate) *ruleset {
 		if len(f.fromProbers(l.probers)) > 0 {
 			fr.young = f.youngSet(t)
 		}
+		if g.Clients {
+			fr.asked = f.askedSet(t)
+		}
 		r.families = append(r.families, fr)
 	}
 	r.chains = append(r.chains, seen())
@@ -68,6 +72,9 @@ func newRuleset(l *Link, g Gate) *ruleset {
 			f.fromSandbox(g), f.toSandbox(g))
 		if f.young != nil {
 			r.chains = append(r.chains, f.probersChain(l), f.youngChain())
+		}
+		if f.asked != nil {
+			r.chains = append(r.chains, f.asks(), f.clients(l))
 		}
 	}
 	r.chains = append(r.chains, r.prerouting(l.attachment.Interface), r.input(l.attachment.Interface, g), r.forward(l.attachment.Interface, l.found), r.output(g), r.errors(g))
@@ -133,17 +140,23 @@ func (f *familyRules) fromSandbox(g Gate) chain {
 	}
 	c.rules = append(c.rules,
 		when("activity", jump(chainActivity+f.suffix)),
-		when("of P's sockets", ofSocket(expr.SocketKeyTransparent), jump(chainProxied+f.suffix)),
 	)
+	if f.asked != nil {
+		c.rules = append(c.rules, when("asks", jump(chainAsks+f.suffix)))
+	}
+	c.rules = append(c.rules, when("of P's sockets", ofSocket(expr.SocketKeyTransparent), jump(chainProxied+f.suffix)))
 	return c
 }
 
 func (f *familyRules) toSandbox(g Gate) chain {
-	c := chain{name: chainToSandbox + f.suffix, rules: []rule{
-		when("activity", jump(chainActivity+f.suffix)),
+	c := chain{name: chainToSandbox + f.suffix, rules: []rule{when("activity", jump(chainActivity+f.suffix))}}
+	if f.asked != nil {
+		c.rules = append(c.rules, when(byClients, jump(chainClients+f.suffix)))
+	}
+	c.rules = append(c.rules,
 		when("of P's sockets", ofSocket(expr.SocketKeyTransparent), jump(chainProxied+f.suffix)),
 		when("errors of P's sockets", f.ofErrorsSocket(expr.SocketKeyTransparent), jump(chainProxied+f.suffix)),
-	}}
+	)
 	if g.Position == GateHeld {
 		c.rules = append(c.rules,
 			when("held: P completes the handshake", f.whole(unix.IPPROTO_TCP), opening(), toPort(f.ports), leave()))
@@ -296,6 +309,9 @@ func (r *ruleset) write(c *nftables.Conn, a *Attachment, g Gate) error {
 	for _, name := range []string{counterActivity, counterUnsaid, counterSpoofed, counterYoung} {
 		c.AddObj(&nftables.CounterObj{Table: r.table, Name: name})
 	}
+	if g.Clients {
+		c.AddObj(&nftables.CounterObj{Table: r.table, Name: counterClients})
+	}
 	if err := r.writeSets(c, a, g); err != nil {
 		return err
 	}
@@ -328,6 +344,11 @@ func (r *ruleset) writeSets(c *nftables.Conn, a *Attachment, g Gate) error {
 		// What is in it stays.
 		if err := c.AddSet(f.young, nil); err != nil {
 			return fmt.Errorf("nft set %s: %w", f.young.Name, err)
+		}
+	}
+	for _, f := range r.families {
+		if f.asked != nil {
+			sets = append(sets, filled{f.asked, nil})
 		}
 	}
 	for _, s := range sets {

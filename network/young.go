@@ -141,7 +141,8 @@ func (l *Link) Saids(ctx context.Context, tell func(Said)) error {
 // Used ends the youth of the connection that said something, for it is no probe's: that is counted as use, and all that follows.
 func (l *Link) Used(ctx context.Context, s Said) error {
 	l.mu.Lock()
-	l.base = l.base.plus(Counters{1, uint64(len(s.Data))})
+	once := Counters{1, uint64(len(s.Data))}
+	l.base, l.used = l.base.plus(once), l.used.plus(once)
 	l.mu.Unlock()
 	f := familyOf(s.Peer.Addr())
 	if err := l.fast.grown(s.Peer); err != nil {
