@@ -152,6 +152,12 @@ type Config struct {
 	Probes           []Probe
 	ProbeExec        []string
 
+	HookBeforeSleep, HookAfterWake []string // nil: none
+	HookTimeout                    time.Duration
+	HookFailure                    HookPolicy
+	OnVolumeChange                 VolumePolicy
+	AllowStaleVolumes              bool
+
 	MetricsAddress  string // "": not served
 	LogLevel        slog.Level
 	LogFormat       LogFormat

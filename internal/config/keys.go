@@ -16,7 +16,7 @@ const (
 func Keys() []Key { return table() }
 
 var table = sync.OnceValue(func() []Key {
-	return slices.Concat(nodeKeys(), runtimeKeys(), workloadKeys(), identityKeys(), holdKeys(), probeKeys(), daemonKeys(), admissionKeys(), storeKeys(), pendingKeys())
+	return slices.Concat(nodeKeys(), runtimeKeys(), workloadKeys(), identityKeys(), holdKeys(), probeKeys(), hookKeys(), volumeKeys(), daemonKeys(), admissionKeys(), storeKeys(), pendingKeys())
 })
 
 func nodeKeys() []Key {
@@ -262,8 +262,6 @@ func daemonKeys() []Key {
 
 func pendingKeys() []Key {
 	return []Key{
-		pending("hook-before-sleep", "A program of the workload's that runs before each hibernation."),
-		pending("hook-after-wake", "A program of the workload's that runs after each wake."),
 		pending("template", "A snapshot that many workloads start from."),
 	}
 }
