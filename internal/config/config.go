@@ -88,6 +88,15 @@ const (
 	LoadPlain LoadWay = "plain" // before it runs, from plain files
 )
 
+// Fencing says what a store that is away means for workloads with an identity.
+type Fencing string
+
+// The ways to fence.
+const (
+	FencingStrict  Fencing = "strict"  // they sleep
+	FencingRelaxed Fencing = "relaxed" // they go on
+)
+
 // VerifyWhen says when the checksums of a snapshot are compared.
 type VerifyWhen string
 
@@ -185,6 +194,8 @@ type Config struct {
 	UploadRate                uint64 // bytes in a second; 0: no bound
 	StoreQuota                uint64 // bytes of a workload; 0: no bound
 	NodeName                  string // "": the host's
+	Fencing                   Fencing
+	TakeoverAfter             time.Duration
 
 	sources map[string]string
 }

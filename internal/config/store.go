@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 )
 
 // storeKeys are those of the durable tier, which is hibernated's alone.
@@ -69,6 +70,18 @@ func storeKeys() []Key {
 			name: "node-name", scope: ScopeNode, def: raw{""}, codec: text("letters, digits and ._-, or empty for the host's name", nodeName),
 			field: func(c *Config) *string { return &c.NodeName },
 			doc:   "This node's name in the store, by which it claims workloads: no two nodes that share a store may have the same, nor may it change.",
+		}.key(),
+		setting[Fencing]{
+			name: "fencing", scope: ScopeNode, codec: choice(FencingStrict, FencingRelaxed), def: raw{"strict"},
+			field: func(c *Config) *Fencing { return &c.Fencing },
+			doc: "What a store that is away means for workloads with an identity. strict: they are put to sleep before another node may take them over. relaxed: " +
+				"they go on, and wake where they slept; for where something else sees to it that one copy runs, as Kubernetes does for a StatefulSet.",
+		}.key(),
+		setting[time.Duration]{
+			name: "takeover-after", scope: ScopeNode, codec: span(3*time.Second, time.Hour, ""), def: raw{"1m"},
+			field: func(c *Config) *time.Duration { return &c.TakeoverAfter },
+			doc: "How long a node must have told nothing, and a sixth of it, before others take over its workloads with an identity. It puts them to sleep itself when " +
+				"half of it is over. The same on all nodes that share a store.",
 		}.key(),
 	}
 }
