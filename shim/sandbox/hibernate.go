@@ -139,7 +139,11 @@ func (w *Workload) hibernate(t *transition, judged *uint64) {
 		w.opts.Log.Error("hibernation could not be undone", "id", t.record.GetId(), "error", e)
 		w.linkChanged() // if it is the network, it is tried again
 	}
+	hook := w.keepForHook(t, cause)
 	w.stayAwake(t, cause)
+	if hook {
+		w.background.Go(func() { w.hookAfterUndo(t) })
+	}
 }
 
 // descend runs the steps before the commit.
@@ -159,10 +163,11 @@ func (w *Workload) descend(t *transition, judged *uint64, u *undo.Stack) error {
 		}
 		return incoming.Discard()
 	})
-	steps := []struct {
+	type step struct {
 		name string
 		run  func(context.Context) error
-	}{
+	}
+	steps := []step{
 		{"guard", func(ctx context.Context) error {
 			if err := w.checkSpace(); err != nil {
 				return err
@@ -198,6 +203,9 @@ func (w *Workload) descend(t *transition, judged *uint64, u *undo.Stack) error {
 			}
 			return w.commit(ctx, incoming, sealed)
 		}},
+	}
+	if len(w.config.HookBeforeSleep) > 0 {
+		steps = slices.Insert(steps, 1, step{"hook", func(ctx context.Context) error { return w.hookBeforeSleep(ctx, t, &before, u) }})
 	}
 	for _, s := range steps {
 		if err := t.step(s.name, s.run); err != nil {

@@ -22,6 +22,7 @@ type transition struct {
 	now    func() time.Time
 	note   func(step string) // the journal
 	from   uint64            // a wake from a snapshot that a person names; 0: the newest
+	hooked bool              // hook-before-sleep has been begun
 	firm   bool              // a hibernation that nobody's use undoes: the sandbox can't be reached, and does not answer
 
 	mu      sync.Mutex // guards the fields below: steps of a wake overlap

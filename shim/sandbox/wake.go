@@ -258,6 +258,9 @@ func (w *Workload) restore(t *transition, y *way) error {
 			return err
 		}
 	}
+	if err := w.hookAfterWake(t); err != nil {
+		return err
+	}
 	if err := t.step("open", w.openGate); err != nil {
 		return &cutOffError{err}
 	}
