@@ -9,7 +9,8 @@
 //	drainer   carries connections on when the daemon has ended
 //	leftover  finds snapshots that no shim looks after, and removes those whose container is gone
 //	expire    ends sleepers that nobody has wanted for as long as they say
-//	upload    brings each sleep's snapshot to the durable tier, where there is one
+//	upload    brings each sleep's snapshot to the durable tier, where there is one, and claims workloads with an identity in it
+//	fence     tells other nodes that this one lives, shims until when that is known, and upload which others are dead
 //	pages     serves snapshots in the durable tier to shims and their sidecars
 //	server    the API, metrics and health
 //
@@ -101,6 +102,10 @@ type StoreOptions struct {
 	Rate int64
 	// Quota bounds what a workload's snapshots take there, in bytes; 0: nothing does.
 	Quota int64
+	// Relaxed and TakeOver are the keys fencing and takeover-after; Facts are what other nodes are told of this one.
+	Relaxed  bool
+	TakeOver time.Duration
+	Facts    func() map[string]string
 }
 
 func (o Options) withDefaults() Options {
@@ -155,7 +160,7 @@ func Run(ctx context.Context, opts Options) error {
 		})
 	}
 	spawn(&registrations, func() error { return p.registry.Run(registering, sockets.registration) })
-	spawn(&answers, func() error { return server.ServeAPI(running, sockets.api, p.api) })
+	spawn(&answers, func() error { return server.ServeAPI(running, sockets.api, p.api, p.rights) })
 	spawn(&answers, func() error { return p.pages.Serve(running, sockets.pages) })
 	answers.Go(func() { p.admission.Run(running) })
 	answers.Go(func() { p.selfProbe.Run(running) })
@@ -177,6 +182,15 @@ func Run(ctx context.Context, opts Options) error {
 	defer uploads.Wait() // last: what a store that hangs holds up is nobody's connection
 	if p.upload != nil {
 		uploads.Go(func() { p.upload.Run(running) })
+	}
+	if p.fence != nil {
+		uploads.Go(func() {
+			select {
+			case <-p.upload.Ready():
+				p.fence.Run(running)
+			case <-running.Done():
+			}
+		})
 	}
 	opts.Log.Info("hibernated runs", "version", opts.Version, "run_dir", opts.RunDir, "metrics", opts.MetricsAddress)
 	opts.Ready()

@@ -9,6 +9,7 @@ import (
 	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
 	"github.com/hibernate-runtime/hibernate/daemon/admission"
 	"github.com/hibernate-runtime/hibernate/daemon/expire"
+	"github.com/hibernate-runtime/hibernate/daemon/fence"
 	"github.com/hibernate-runtime/hibernate/daemon/keeper"
 	"github.com/hibernate-runtime/hibernate/daemon/metrics"
 	"github.com/hibernate-runtime/hibernate/daemon/node"
@@ -19,6 +20,7 @@ import (
 	"github.com/hibernate-runtime/hibernate/daemon/server"
 	"github.com/hibernate-runtime/hibernate/daemon/shimclient"
 	"github.com/hibernate-runtime/hibernate/daemon/upload"
+	"github.com/hibernate-runtime/hibernate/snapshot/durable"
 	"github.com/hibernate-runtime/hibernate/wakeproxy"
 )
 
@@ -33,7 +35,9 @@ type parts struct {
 	registry  *registry.Registry
 	loose     *loose
 	api       server.API
+	rights    server.Rights
 	upload    *upload.Uploader // nil: there is no durable tier
+	fence     *fence.Fence     // nil: nor can workloads be claimed in it
 	pages     *pages.Server
 }
 
@@ -41,10 +45,8 @@ type parts struct {
 func assemble(opts Options) *parts {
 	p := &parts{proxies: wakeproxy.NewNode(opts.Connections)}
 	p.metrics = metrics.New(opts.Version, p.snapshot)
-	if s := opts.Store; s != nil {
-		p.upload = upload.New(upload.Options{
-			DataDir: opts.DataDir, Open: s.Open, URL: s.URL, Keys: s.Keys, Node: s.Node, Keep: s.Keep, Rate: s.Rate, Quota: s.Quota, Meter: p.metrics, Log: opts.Log,
-		})
+	if opts.Store != nil {
+		p.openStore(opts)
 	}
 	events := newEvents(p.metrics, opts.Log)
 	p.keeper = keeper.New(keeper.Options{
@@ -84,7 +86,7 @@ func assemble(opts Options) *parts {
 	p.api = server.API{View: p.view, Judge: p.keeper, Queue: p.admission, Build: opts.Version, Started: time.Now()}
 	o := pages.Options{Log: opts.Log}
 	if p.upload != nil {
-		p.api.Store, o.Store = p.upload, p.upload
+		p.api.Store, o.Store, p.rights.Claims = p.upload, p.upload, p.upload
 		var err error
 		if o.Secret, err = pages.Secret(p.upload.Dir()); err != nil {
 			opts.Log.Warn("a load from the store that is under way when this daemon ends will not go on with the next one", "error", err)
@@ -94,12 +96,33 @@ func assemble(opts Options) *parts {
 	return p
 }
 
+// openStore makes the parts of the durable tier. Without a note of who this node is nothing can be claimed.
+func (p *parts) openStore(opts Options) {
+	s := opts.Store
+	o := upload.Options{
+		DataDir: opts.DataDir, Open: s.Open, URL: s.URL, Keys: s.Keys, Node: s.Node, Keep: s.Keep, Rate: s.Rate, Quota: s.Quota, Relaxed: s.Relaxed,
+		Shims: shims{list: func() []*node.Workload { return p.view.List() }}, Meter: p.metrics, Log: opts.Log,
+	}
+	self, err := fence.LoadSelf(upload.Dir(opts.DataDir), s.Node)
+	if err != nil {
+		opts.Log.Error("who this node is can't be noted: workloads with an identity don't run here", "error", err)
+	} else {
+		p.fence = fence.New(fence.Options{
+			Self: self, Dir: upload.Dir(opts.DataDir), RunDir: opts.RunDir, After: s.TakeOver, Facts: s.Facts, Log: opts.Log,
+			Tier: func() (*durable.Tier, error) { return p.upload.Tier() }, Claimed: func() bool { return p.upload.AnyClaimed() },
+			Changed: func() { p.upload.TermChanged() },
+		})
+		o.Incarnation, o.Fence = self.Incarnation, p.fence
+	}
+	p.upload = upload.New(o)
+}
+
 // slept has a snapshot uploaded.
 func (p *parts) slept(w *node.Workload, event *shimv1.Event) {
 	if p.upload == nil || event.GetState() != "asleep" {
 		return
 	}
-	wishes := upload.Wishes{DeleteAfter: expire.After(w.Status())}
+	wishes := upload.Wishes{DeleteAfter: expire.After(w.Status()), Identity: w.Status().GetIdentity()}
 	for _, s := range w.Status().GetSettings() {
 		if s.GetKey() == "keep-snapshots" {
 			wishes.Keep, _ = strconv.Atoi(s.GetValue())
@@ -152,6 +175,10 @@ func (p *parts) snapshot() metrics.Snapshot {
 		u := p.upload.Stats()
 		s.Store = &metrics.Store{
 			Fences: u.Condition.Fences == upload.FencesYes, Usable: u.Condition.Err == nil, Lag: u.Lag, Waiting: u.Waiting + u.Running, Stuck: u.Stuck,
+			Claimed: u.Claimed,
+		}
+		if p.fence != nil {
+			s.Store.Lease = p.fence.Left()
 		}
 	}
 	for _, w := range p.view.List() {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/hibernate-runtime/hibernate/daemon"
 	"github.com/hibernate-runtime/hibernate/internal/config"
+	"github.com/hibernate-runtime/hibernate/internal/version"
 	"github.com/hibernate-runtime/hibernate/snapshot/durable"
 	"github.com/hibernate-runtime/hibernate/snapshot/store"
 	"github.com/hibernate-runtime/hibernate/snapshot/store/open"
@@ -46,8 +47,8 @@ func storeOptions(cfg *config.Config, log *slog.Logger) (*daemon.StoreOptions, e
 	}
 	o := &daemon.StoreOptions{
 		URL: cfg.Store, Keys: durable.Keyring{Current: key, Older: older}, Node: name, Keep: cfg.KeepSnapshots, Rate: int64(cfg.UploadRate),
-		Quota: int64(cfg.StoreQuota),
-		Open:  func() (store.Store, error) { return open.URL(address) },
+		Quota: int64(cfg.StoreQuota), Relaxed: cfg.Fencing == config.FencingRelaxed, TakeOver: cfg.TakeoverAfter, Facts: facts,
+		Open: func() (store.Store, error) { return open.URL(address) },
 	}
 	if strings.HasPrefix(address, "s3://") { // nothing is sent: an error is one of the URL
 		first, err := o.Open()
@@ -57,6 +58,15 @@ func storeOptions(cfg *config.Config, log *slog.Logger) (*daemon.StoreOptions, e
 		_ = first.Close()
 	}
 	return o, nil
+}
+
+// facts are what other nodes are told of this one.
+func facts() map[string]string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return map[string]string{durable.HostFact: host, "version": version.Version}
 }
 
 // nodeName is this node's in the store.

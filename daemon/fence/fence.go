@@ -228,6 +228,9 @@ func (f *Fence) beatOnce(ctx context.Context) error {
 	err = f.pulse.Beat(ctx, facts)
 	if taken, ok := errors.AsType[*durable.NodeTakenError](err); ok {
 		if !f.rival.silent(taken, looked, f.opts.Awake(), f.opts.After) {
+			if f.rival.lives {
+				err = fmt.Errorf("%w: %w", ErrRival, err)
+			}
 			return err
 		}
 		begun = f.opts.Boot()
@@ -268,12 +271,16 @@ func (f *Fence) confirmed(begun time.Duration) error {
 type rival struct {
 	nonce string
 	since time.Duration // when that was seen first
+	lives bool          // it has told so while this node looked
 }
+
+// ErrRival: another machine that has this node's name lives. A person must give one of them another.
+var ErrRival = errors.New("another machine that has this node's name lives")
 
 // silent is true when the rival was silent for long enough. looked and now are before and after the look.
 func (r *rival) silent(e *durable.NodeTakenError, looked, now, after time.Duration) bool {
 	if r.nonce != e.There.Nonce {
-		*r = rival{e.There.Nonce, now}
+		*r = rival{e.There.Nonce, now, r.nonce != ""}
 		return false
 	}
 	return looked-r.since >= enough(max(after, e.There.TakeOver))

@@ -38,7 +38,7 @@ var (
 // Describe implements prometheus.Collector.
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, desc := range []*prometheus.Desc{workloadsDesc, unreachableDesc, connectionsDesc, imageDesc, memoryDesc, waitingDesc, runningDesc, lackDesc, unmeasuredDesc,
-		lagDesc, pendingDesc, stuckDesc, fencesDesc, usableDesc} {
+		lagDesc, pendingDesc, stuckDesc, fencesDesc, usableDesc, claimedDesc, leaseDesc} {
 		ch <- desc
 	}
 }

@@ -18,6 +18,8 @@ type uploads struct {
 	collectedObjects prometheus.Counter
 	collectedBytes   prometheus.Counter
 	expired          *prometheus.CounterVec
+	claims           *prometheus.CounterVec
+	released, fenced prometheus.Counter
 }
 
 func newUploads(registry *prometheus.Registry) uploads {
@@ -30,8 +32,12 @@ func newUploads(registry *prometheus.Registry) uploads {
 		collectedObjects: counter("store_collected_objects_total", "Objects that were deleted from the store as garbage."),
 		collectedBytes:   counter("store_collected_bytes_total", "Bytes of those."),
 		expired:          counters("expired_total", "What delete-after has ended: sleepers, and snapshots in the store of workloads that were gone.", "what"),
+		claims: counters("claims_total", "Requests for the right to run a workload with an identity, by what came of them: held, confirmed, new, "+
+			"taken-over, unconfirmed; owned, no-store, failed.", "result"),
+		released: counter("claims_released_total", "Workloads with an identity that were given up for other nodes, asleep or ended."),
+		fenced:   counter("claims_fenced_total", "Workloads that another node has taken over from this one: what ran here is ended."),
 	}
-	registry.MustRegister(u.uploads, u.uploadBytes, u.uploadSeconds, u.storeOps, u.storeBytes, u.collectedObjects, u.collectedBytes, u.expired)
+	registry.MustRegister(u.claims, u.released, u.fenced, u.uploads, u.uploadBytes, u.uploadSeconds, u.storeOps, u.storeBytes, u.collectedObjects, u.collectedBytes, u.expired)
 	return u
 }
 
@@ -63,6 +69,15 @@ func (u uploads) Collected(objects int, bytes int64) {
 // Expired counts what delete-after has ended.
 func (u uploads) Expired(what string) { u.expired.WithLabelValues(what).Inc() }
 
+// Claimed counts a request for the right to run a workload with an identity.
+func (u uploads) Claimed(result string) { u.claims.WithLabelValues(result).Inc() }
+
+// Released counts a right that was given up.
+func (u uploads) Released() { u.released.Inc() }
+
+// Fenced counts a right that another node has taken.
+func (u uploads) Fenced() { u.fenced.Inc() }
+
 // Store is what is known of the durable tier at one moment.
 type Store struct {
 	Fences bool // its conditional writes were found to be reliable
@@ -70,6 +85,9 @@ type Store struct {
 	// Lag is how long the store has been without the newest snapshot of the workload that has waited longest.
 	Lag            time.Duration
 	Waiting, Stuck int // uploads; those that are not tried again
+	// Claimed workloads with an identity, and how long the lease lasts that lets them run.
+	Claimed int
+	Lease   time.Duration
 }
 
 var (
@@ -77,6 +95,8 @@ var (
 	pendingDesc = prometheus.NewDesc("hibernate_uploads_waiting", "Workloads whose newest snapshot is not in the store yet.", nil, nil)
 	stuckDesc   = prometheus.NewDesc("hibernate_uploads_stuck", "Those of them that are not tried again: a person must look.", nil, nil)
 	fencesDesc  = prometheus.NewDesc("hibernate_store_fences", "1 when the store's conditional writes can be relied on.", nil, nil)
+	claimedDesc = prometheus.NewDesc("hibernate_claimed_workloads", "Workloads with an identity that this node alone may run.", nil, nil)
+	leaseDesc   = prometheus.NewDesc("hibernate_lease_seconds", "Time until they are put to sleep unless the store confirms that this node lives; 0 without a lease.", nil, nil)
 	usableDesc  = prometheus.NewDesc("hibernate_store_usable", "0 when the store didn't answer, or refused, when it was used last.", nil, nil)
 )
 
@@ -90,6 +110,8 @@ func (s *Store) collect(gauge func(desc *prometheus.Desc, value float64, labels 
 	gauge(stuckDesc, float64(s.Stuck))
 	gauge(fencesDesc, number(s.Fences))
 	gauge(usableDesc, number(s.Usable))
+	gauge(claimedDesc, float64(s.Claimed))
+	gauge(leaseDesc, s.Lease.Seconds())
 }
 
 func number(b bool) float64 {

@@ -43,6 +43,7 @@ type Shim interface {
 	Hibernate(ctx context.Context, req *shimv1.HibernateRequest) (*shimv1.HibernateResponse, error)
 	Wake(ctx context.Context, req *shimv1.WakeRequest) (*shimv1.WakeResponse, error)
 	EndSleeper(ctx context.Context, req *shimv1.EndSleeperRequest) (*shimv1.EndSleeperResponse, error)
+	Fence(ctx context.Context, req *shimv1.FenceRequest) (*shimv1.FenceResponse, error)
 	Close() error
 }
 

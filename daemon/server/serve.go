@@ -13,6 +13,7 @@ import (
 	"github.com/containerd/ttrpc"
 
 	daemonv1 "github.com/hibernate-runtime/hibernate/api/daemon/v1"
+	rightsv1 "github.com/hibernate-runtime/hibernate/api/rights/v1"
 )
 
 // ListenAPI makes the API's socket, for its owner only. One that nobody serves any more is replaced; the caller makes
@@ -33,12 +34,13 @@ func ListenAPI(path string) (net.Listener, error) {
 }
 
 // ServeAPI serves the API on l until ctx ends, and closes l.
-func ServeAPI(ctx context.Context, l net.Listener, api daemonv1.TTRPCDaemonService) error {
+func ServeAPI(ctx context.Context, l net.Listener, api daemonv1.TTRPCDaemonService, claims rightsv1.TTRPCRightsService) error {
 	s, err := ttrpc.NewServer(ttrpc.WithServerHandshaker(ttrpc.UnixSocketRequireSameUser()))
 	if err != nil {
 		return fmt.Errorf("make the API's server: %w", err)
 	}
 	daemonv1.RegisterTTRPCDaemonService(s, api)
+	rightsv1.RegisterTTRPCRightsService(s, claims)
 	stop := context.AfterFunc(ctx, func() { _ = s.Close() })
 	defer stop()
 	defer l.Close()

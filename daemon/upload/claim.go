@@ -25,7 +25,7 @@ func (u *Uploader) tierLocked(keep int) (*durable.Tier, error) {
 		return t, nil
 	}
 	t, err := durable.New(durable.Config{
-		Store: u.store, Keys: u.opts.Keys, Node: u.opts.Node, Generations: keep, Grace: u.opts.Grace, Workers: u.opts.Workers,
+		Store: u.store, Keys: u.opts.Keys, Node: u.opts.Node, Incarnation: u.opts.Incarnation, Generations: keep, Grace: u.opts.Grace, Workers: u.opts.Workers,
 		Pace: u.leftover.pace,
 	})
 	if err == nil {
@@ -69,6 +69,9 @@ func (u *Uploader) claim(ctx context.Context, l *lineage) (*durable.Lineage, err
 	u.mu.Unlock()
 	if claimed {
 		return tier, nil
+	}
+	if r.Identity != "" {
+		return u.claimedTier(ctx, l)
 	}
 	tier, err := u.handle(r.Name, keep)
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 type Wishes struct {
 	Keep        int           // generations; at least 1
 	DeleteAfter time.Duration // how long they are kept once it is gone; 0: for ever
+	Identity    string        // under which name; "": its id
 }
 
 // Expired says that a workload was ended because nobody has wanted it since it fell asleep: its snapshots go, but for those that are pinned.
@@ -66,6 +67,10 @@ func (u *Uploader) expire(ctx context.Context, l *lineage) {
 	switch {
 	case ctx.Err() != nil:
 		return
+	case errors.Is(err, ErrOvertaken) || errors.Is(err, durable.ErrOwned) && r.Identity != "":
+		log.Info("a workload that is gone from this node is another one's by now: its snapshots are left alone")
+		u.forgetOvertaken(ctx, l)
+		return
 	case errors.Is(err, durable.ErrNone) || errors.Is(err, durable.ErrDestroyed):
 		err = nil
 		u.noteDestroyed(r.Name)
@@ -99,6 +104,9 @@ func (u *Uploader) expireNow(ctx context.Context, name string) (pinned bool, err
 	if owner := head.Owner; owner != nil && owner.Node != u.opts.Node {
 		return false, &durable.OwnedError{Name: name, Owner: *owner, Epoch: head.Epoch}
 	}
+	if err := u.stillOurs(ctx, name, tier); err != nil {
+		return false, err
+	}
 	for _, g := range head.Generations {
 		pinned = pinned || g.Pinned
 	}
@@ -112,4 +120,54 @@ func (u *Uploader) expireNow(ctx context.Context, name string) (pinned bool, err
 	}
 	u.collectSoon(name)
 	return true, err
+}
+
+// stillOurs claims a lineage of a workload with an identity, which another node may have claimed since this one last had it: ErrOvertaken. A
+// lineage of its container's is nobody else's.
+func (u *Uploader) stillOurs(ctx context.Context, name string, tier *durable.Lineage) error {
+	u.mu.Lock()
+	l := u.lineages[name]
+	var r record
+	if l != nil {
+		r = l.record
+	}
+	u.mu.Unlock()
+	if r.Identity == "" {
+		return nil
+	}
+	if err := l.take(ctx); err != nil {
+		return err
+	}
+	defer l.give()
+	seen, err := tier.Look(ctx)
+	if err != nil {
+		return err
+	}
+	if seen.Epoch != r.Epoch || seen.Owner != nil && seen.Owner.Claim != r.Claim {
+		return ErrOvertaken
+	}
+	head, err := tier.Take(ctx, seen, durable.Claim{})
+	if errors.Is(err, durable.ErrMoved) {
+		return ErrOvertaken
+	}
+	if err != nil {
+		return err
+	}
+	return u.keepRecord(l, func(r *record) { // of no term: it runs nowhere
+		r.Claim, r.Epoch, r.Released, r.Releasing, r.Term = head.Owner.Claim, head.Epoch, false, false, ""
+	})
+}
+
+// forgetOvertaken has nothing be done any more about what is another node's.
+func (u *Uploader) forgetOvertaken(ctx context.Context, l *lineage) {
+	if l.take(ctx) != nil {
+		return
+	}
+	defer l.give()
+	if err := u.keepRecord(l, func(r *record) {
+		r.forgetClaim()
+		r.Expired, r.DeleteAfter = false, 0
+	}); err != nil {
+		u.opts.Log.Warn("a record was not written", "error", err)
+	}
 }

@@ -59,6 +59,7 @@ type Stats struct {
 	Waiting, Running, Stuck int           // uploads; those that are not tried again
 	Lag                     time.Duration // of the workload whose newest snapshot the store has been without for longest
 	Condition               Condition
+	Claimed                 int // workloads with an identity
 }
 
 // Stats as of now.
@@ -67,6 +68,9 @@ func (u *Uploader) Stats() Stats {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for _, l := range u.lineages {
+		if l.record.Identity != "" && l.record.claims() {
+			s.Claimed++
+		}
 		if l.since.IsZero() {
 			continue
 		}

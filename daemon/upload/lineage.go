@@ -34,7 +34,19 @@ type lineage struct {
 	collectAt time.Time // zero: there is nothing to collect
 
 	expireNext time.Time // of the next try to destroy it
+
+	// Of one with an identity.
+	minding                                     bool             // somebody sees to its claim
+	turn                                        chan struct{}    // held by who claims, confirms or releases
+	rights                                      *durable.Lineage // for that
+	granted                                     *uint64          // a shim may run it until it has made a snapshot above this; nil: none was asked for
+	restAt                                      time.Time        // when to look whether it may be released; zero: there is no reason to
+	stopAt                                      time.Time        // when to have a copy ended that has no right any more; zero: there is none
+	confirmNext                                 time.Time        // of the next try to confirm a claim
+	restFailures, stopFailures, confirmFailures int              // in a row
 }
+
+func newLineage(r record) *lineage { return &lineage{record: r, turn: make(chan struct{}, 1)} }
 
 // pending is true when the store lacks something that may be sent.
 func (l *lineage) pending() bool { return !l.since.IsZero() && !l.final }
@@ -65,24 +77,29 @@ func (u *Uploader) look(dir string, wishes Wishes) {
 		if err != nil {
 			return
 		}
-		l = &lineage{record: record{
+		l = newLineage(record{
 			Name: name, Place: u.place, Dir: filepath.ToSlash(rel), Namespace: head.Namespace, ID: head.ID, Identity: head.Identity, Lineage: head.Lineage,
-		}}
+		})
 		u.lineages[name] = l
 	}
+	if head.Identity != "" { // its containers come and go, and so may its directory
+		l.record.Namespace, l.record.ID, l.record.Lineage = head.Namespace, head.ID, head.Lineage
+	}
 	if !l.record.Destroyed.IsZero() { // it begins anew
-		l.record.Destroyed, l.record.Claim, l.record.Sequence, l.record.Gone = time.Time{}, "", 0, time.Time{}
+		l.record.Destroyed, l.record.Sequence, l.record.Gone, l.record.Has = time.Time{}, 0, time.Time{}, nil
+		l.record.forgetClaim()
 	}
 	if wishes.Keep > 0 {
 		l.record.Keep, l.record.DeleteAfter = wishes.Keep, wishes.DeleteAfter
 		l.record.Expired = false // it is there, and sleeps
 	}
 	u.noteLocked(l, dir, head.Sequence)
+	u.mayRestLocked(l)
 }
 
 // noteLocked takes a sequence that the node has.
 func (u *Uploader) noteLocked(l *lineage, dir string, sequence uint64) {
-	if sequence > l.local && l.final && (errors.Is(l.err, errDamaged) || errors.Is(l.err, ErrQuota)) {
+	if sequence > l.local && l.final && (errors.Is(l.err, errDamaged) || errors.Is(l.err, ErrQuota) || errors.Is(l.err, ErrOvertaken)) {
 		l.final, l.err = false, nil // it was that snapshot's
 	}
 	if sequence > l.local {
@@ -112,7 +129,7 @@ func writtenAt(dir string, sequence uint64) time.Time {
 
 // final is true of errors that time doesn't mend.
 func final(err error) bool {
-	for _, kind := range []error{durable.ErrFenced, durable.ErrDiverged, durable.ErrStale, durable.ErrDestroyed, errDamaged, ErrQuota} {
+	for _, kind := range []error{durable.ErrFenced, durable.ErrDiverged, durable.ErrStale, durable.ErrDestroyed, errDamaged, ErrQuota, ErrOvertaken} {
 		if errors.Is(err, kind) {
 			return true
 		}

@@ -216,7 +216,10 @@ func (u *Uploader) noteDestroyed(name string) {
 	l := u.lineages[name]
 	if l != nil {
 		l.record.Destroyed, l.claimed, l.tier = time.Now().UTC(), false, nil
-		l.record.Sequence, l.record.Removed, l.record.Left, l.record.Expired = 0, 0, 0, false
+		l.record.Sequence, l.record.Removed, l.record.Left, l.record.Expired, l.record.Has = 0, 0, 0, false, nil
+		if l.record.Identity != "" {
+			l.record.forgetClaim()
+		}
 		l.collectAt = time.Now().Add(u.opts.Grace + time.Minute)
 	}
 	u.mu.Unlock()

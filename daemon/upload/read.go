@@ -17,7 +17,10 @@ import (
 var _ pages.Store = (*Uploader)(nil)
 
 // Dir is where this node's own notes about the store are.
-func (u *Uploader) Dir() string { return filepath.Join(u.opts.DataDir, recordsDir) }
+func (u *Uploader) Dir() string { return Dir(u.opts.DataDir) }
+
+// Dir is that of a data directory.
+func Dir(dataDir string) string { return filepath.Join(dataDir, recordsDir) }
 
 // hereLocked is the sequence of the snapshot that the node has now; 0: none. A head may name one that is gone, or set aside.
 func (u *Uploader) hereLocked(l *lineage) uint64 {

@@ -35,6 +35,16 @@ type record struct {
 	Claim    string `json:"claim,omitempty"`
 	Epoch    uint64 `json:"epoch,omitempty"`
 
+	// Of a lineage with an identity.
+	Term        string  `json:"term,omitempty"`        // in which the claim was made or confirmed last
+	Since       uint64  `json:"since,omitempty"`       // the epoch since which nobody else has claimed; 0: nobody else ever has
+	Releasing   bool    `json:"releasing,omitempty"`   // a release was begun, and what came of it was not written down any more
+	Released    bool    `json:"released,omitempty"`    // the claim is over by this node's own will
+	Unconfirmed bool    `json:"unconfirmed,omitempty"` // it may run by fencing = relaxed, and the store was not asked
+	Overtaken   string  `json:"overtaken,omitempty"`   // why copies that run here are to be ended
+	Has         []Has   `json:"has,omitempty"`         // generations in the store, as of the last look
+	Answer      *answer `json:"answer,omitempty"`
+
 	// The newest that was committed; 0: none.
 	Sequence  uint64    `json:"sequence"`
 	Committed time.Time `json:"committed,omitzero"`
@@ -52,6 +62,13 @@ type record struct {
 	Left    uint64 `json:"left,omitempty"`
 	// Destroyed: the lineage is; what is left of its objects is still to be collected.
 	Destroyed time.Time `json:"destroyed,omitzero"`
+}
+
+// answer is what was found out when a claim was made. It counts until something has run.
+type answer struct {
+	Was    string `json:"was"` // the local head
+	Former string `json:"former,omitempty"`
+	Whole  bool   `json:"whole,omitempty"`
 }
 
 // nameOf is a lineage's name in the store.

@@ -98,6 +98,7 @@ func (u *Uploader) send(ctx context.Context, l *lineage) (durable.Result, error)
 	m := s.Manifest()
 	u.mu.Lock()
 	known, there := l.record.Lineage, l.record.Place == u.place && s.Sequence() <= l.record.Sequence
+	stale := l.record.Identity != "" && l.record.Place == u.place && m.Epoch < l.record.Since
 	l.sending = s.Sequence()
 	u.mu.Unlock()
 	if m.Lineage != known {
@@ -105,6 +106,9 @@ func (u *Uploader) send(ctx context.Context, l *lineage) (durable.Result, error)
 	}
 	if there {
 		return durable.Result{}, nil
+	}
+	if stale {
+		return durable.Result{}, fmt.Errorf("%w: it is of epoch %d", ErrOvertaken, m.Epoch)
 	}
 	tier, err := u.claim(ctx, l)
 	if err != nil {
@@ -154,6 +158,9 @@ func (u *Uploader) explain(l *lineage, dir string, s *snapshot.Snapshot, err err
 	if errors.Is(err, durable.ErrFenced) {
 		u.mu.Lock()
 		l.claimed = false
+		if l.record.Identity != "" { // it is found out whether another node has it, and what runs here is ended then
+			l.record.Term, l.confirmNext = "", time.Time{}
+		}
 		u.mu.Unlock()
 	}
 	return err
@@ -174,6 +181,7 @@ func (u *Uploader) committed(ctx context.Context, l *lineage, tier *durable.Line
 	l.record.Place, l.record.Sequence, l.record.Committed = u.place, g.Sequence, time.Now().UTC()
 	l.record.Image, l.record.Sent, l.record.Gone = g.Image, g.Sent, time.Time{}
 	keep := u.keepLocked(l)
+	l.record.Has = append([]Has{{g.Sequence, g.Epoch}}, l.record.Has[:min(len(l.record.Has), hasKept-1)]...)
 	u.mu.Unlock()
 	u.saveNow(l.record.Name)
 	soon := time.Now().Add(u.opts.Grace + time.Minute)
@@ -182,6 +190,7 @@ func (u *Uploader) committed(ctx context.Context, l *lineage, tier *durable.Line
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	u.mayRestLocked(l)
 	if l.collectAt.IsZero() || soon.Before(l.collectAt) {
 		l.collectAt = soon
 	}

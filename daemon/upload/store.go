@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"time"
 
+	"github.com/hibernate-runtime/hibernate/snapshot/durable"
 	"github.com/hibernate-runtime/hibernate/snapshot/store"
 )
 
@@ -98,14 +99,26 @@ func (u *Uploader) tryOpen() error {
 		return err
 	}
 	s = store.Observed(s, u.observe)
+	quick, err := u.quickTier(s)
+	if err != nil {
+		return err
+	}
 	s = store.Limited(s, store.Limits{Writes: 2 * u.opts.Concurrent, Reads: 32, Upload: u.opts.Rate})
 	s = store.Retried(s, store.Patience{})
 	s = ending{s, u.end}
 	s = store.Observed(s, func(store.Op) func(int64, error) { return func(_ int64, err error) { u.used(err) } })
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.store = s
+	u.store, u.quick = s, quick
 	return nil
+}
+
+// quickTier is for what can't wait for uploads, and is asked for again by who waits.
+func (u *Uploader) quickTier(s store.Store) (*durable.Tier, error) {
+	s = store.Retried(s, store.Patience{Tries: 2, First: 100 * time.Millisecond})
+	s = ending{s, u.end}
+	s = store.Observed(s, func(store.Op) func(int64, error) { return func(_ int64, err error) { u.used(err) } })
+	return durable.New(durable.Config{Store: s, Keys: u.opts.Keys, Node: u.opts.Node, Incarnation: u.opts.Incarnation, Workers: 1})
 }
 
 // endGrace is how long operations go on after Run's context has ended: those that tidy up, mostly.
@@ -165,7 +178,7 @@ func (u *Uploader) closeStore() {
 	defer u.mu.Unlock()
 	if u.store != nil {
 		_ = u.store.Close()
-		u.store = nil
+		u.store, u.quick = nil, nil
 	}
 }
 

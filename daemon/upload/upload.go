@@ -38,8 +38,14 @@ type Options struct {
 	ScanEvery time.Duration
 	// FirstPause and MostPause are between two tries of what failed. Defaults 1 s and 5 min.
 	FirstPause, MostPause time.Duration
-	Meter                 Meter // default: none
-	Log                   *slog.Logger
+	// Incarnation, Fence and Shims are for workloads with an identity; without Fence there are none. Relaxed lets the last owner go on
+	// while the store is away.
+	Incarnation string
+	Fence       Fence
+	Shims       Shims
+	Relaxed     bool
+	Meter       Meter // default: none
+	Log         *slog.Logger
 }
 
 // Meter takes counts. Its methods are called from many goroutines, and must not wait.
@@ -52,6 +58,12 @@ type Meter interface {
 	Collected(objects int, bytes int64)
 	// Expired takes what delete-after has ended: a sleeper, or the snapshots in the store of a workload that is gone.
 	Expired(what string)
+	// Claimed takes a request for the right to run a workload with an identity: held, confirmed, new, taken-over, unconfirmed; owned, no-store,
+	// failed.
+	Claimed(result string)
+	// Released takes a right that was given up, and Fenced one that another node has taken.
+	Released()
+	Fenced()
 }
 
 func (o Options) withDefaults() Options {
@@ -82,6 +94,9 @@ func (noMeter) Uploaded(string, int64, int64, time.Duration) {}
 func (noMeter) StoreOp(store.Op, string, int64)              {}
 func (noMeter) Collected(int, int64)                         {}
 func (noMeter) Expired(string)                               {}
+func (noMeter) Claimed(string)                               {}
+func (noMeter) Released()                                    {}
+func (noMeter) Fenced()                                      {}
 
 // Uploader uploads what the local tier has and the store hasn't.
 type Uploader struct {
@@ -97,12 +112,15 @@ type Uploader struct {
 	lineages  map[string]*lineage // by name; guarded by mu
 	slept     map[node.Key]Wishes // to be looked at; guarded by mu
 	running   int                 // guarded by mu
+	minding   int                 // claims that are being seen to; guarded by mu
 	tiers     map[int]*durable.Tier
-	store     store.Store // nil until it is open
+	store     store.Store   // nil until it is open
+	quick     *durable.Tier // for claims and beats
 	condition Condition
 	away      int  // operations that failed in a row; guarded by mu
 	awayTold  bool // guarded by mu
 
+	ready  chan struct{}   // closed once what earlier daemons have written down is known
 	end    context.Context // of all operations
 	cancel context.CancelFunc
 }
@@ -114,10 +132,14 @@ func New(o Options) *Uploader {
 		lineages: make(map[string]*lineage), slept: make(map[node.Key]Wishes), tiers: make(map[int]*durable.Tier),
 	}
 	u.leftover = newLeftover()
+	u.ready = make(chan struct{})
 	u.end, u.cancel = context.WithCancel(context.Background())
 	u.condition = Condition{URL: o.URL, Key: o.Keys.Current.ID()}
 	return u
 }
+
+// Ready is closed once it is known what this node has claimed.
+func (u *Uploader) Ready() <-chan struct{} { return u.ready }
 
 // Left says that a workload's shim has gone, perhaps with all that was on the node.
 func (u *Uploader) Left(key node.Key) { u.Slept(key, Wishes{}) }
@@ -146,6 +168,7 @@ func (u *Uploader) Run(ctx context.Context) {
 	// Never stopped: ctx tells this function before it tells that one, which would then never run.
 	_ = context.AfterFunc(ctx, func() { time.AfterFunc(endGrace, u.cancel) })
 	u.remember()
+	close(u.ready)
 	u.scan()
 	work.Go(func() { u.open(ctx) })
 	tick := time.NewTicker(u.opts.ScanEvery)
@@ -170,7 +193,15 @@ func (u *Uploader) remember() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for _, r := range all {
-		u.lineages[r.Name] = &lineage{record: r, collectAt: time.Now().Add(u.opts.Grace / 2)}
+		l := newLineage(r)
+		l.collectAt = time.Now().Add(u.opts.Grace / 2)
+		if r.Identity != "" {
+			l.granted = u.readGrant(r.Name)
+		}
+		if r.Overtaken != "" {
+			l.stopAt = time.Now()
+		}
+		u.lineages[r.Name] = l
 	}
 }
 
@@ -185,6 +216,18 @@ func (u *Uploader) scan() {
 		u.look(dir, Wishes{})
 	}
 	u.lookForGone(func(record) bool { return true })
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, l := range u.lineages {
+		u.mayRestLocked(l)
+	}
+}
+
+// mayRestLocked has it be looked whether a workload's claim can be released.
+func (u *Uploader) mayRestLocked(l *lineage) {
+	if l.record.Identity != "" && l.record.claims() && l.restAt.IsZero() {
+		l.restAt = time.Now()
+	}
 }
 
 // lookForGone looks whether anything is left of lineages on the node, and tells of those of which nothing is any more.
@@ -241,8 +284,16 @@ func (u *Uploader) lookAtSlept() {
 	u.slept = make(map[node.Key]Wishes)
 	u.mu.Unlock()
 	for key, wishes := range slept {
-		u.look(snapshot.DirFor(u.opts.DataDir, key.Namespace, key.ID, ""), wishes)
-		u.lookForGone(func(r record) bool { return r.Namespace == key.Namespace && r.ID == key.ID })
+		u.look(snapshot.DirFor(u.opts.DataDir, key.Namespace, key.ID, wishes.Identity), wishes)
+		mine := func(r record) bool { return r.Namespace == key.Namespace && r.ID == key.ID }
+		u.lookForGone(mine)
+		u.mu.Lock()
+		for _, l := range u.lineages {
+			if mine(l.record) {
+				u.mayRestLocked(l)
+			}
+		}
+		u.mu.Unlock()
 	}
 }
 
@@ -250,6 +301,22 @@ func (u *Uploader) lookAtSlept() {
 func (u *Uploader) start(ctx context.Context, work *sync.WaitGroup) time.Duration {
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	for u.store != nil && u.minding < mindAtOnce {
+		l, job := u.nextRightLocked(time.Now())
+		if l == nil {
+			break
+		}
+		u.minding++
+		l.minding = true
+		work.Go(func() {
+			job(ctx, l)
+			u.mu.Lock()
+			u.minding--
+			l.minding = false
+			u.mu.Unlock()
+			u.wake()
+		})
+	}
 	for u.store != nil && u.running < u.opts.Concurrent {
 		l, job := u.nextLocked(time.Now())
 		if l == nil {
@@ -270,6 +337,48 @@ func (u *Uploader) start(ctx context.Context, work *sync.WaitGroup) time.Duratio
 		})
 	}
 	return u.untilNextLocked(time.Now())
+}
+
+// mindAtOnce bounds how many claims are confirmed or given up at a time.
+const mindAtOnce = 4
+
+// nextRightLocked chooses what is due of claims.
+func (u *Uploader) nextRightLocked(now time.Time) (*lineage, func(context.Context, *lineage)) {
+	term := u.termNow()
+	for _, l := range u.lineages {
+		if l.minding {
+			continue
+		}
+		if job := u.rightsDueLocked(l, term, now); job != nil {
+			return l, job
+		}
+	}
+	return nil, nil
+}
+
+// rightsDueLocked is what is due of a workload with an identity; nil: nothing.
+func (u *Uploader) rightsDueLocked(l *lineage, term string, now time.Time) func(context.Context, *lineage) {
+	switch {
+	case l.record.Identity == "" || u.opts.Fence == nil:
+	case !l.stopAt.IsZero() && !l.stopAt.After(now):
+		return u.stop
+	case term != "" && l.unconfirmed(term) && !l.confirmNext.After(now):
+		return u.confirm
+	case !l.restAt.IsZero() && !l.restAt.After(now) && !l.pending():
+		return u.release
+	}
+	return nil
+}
+
+// termNow is the fence's; "": there is no lease, or no fence.
+func (u *Uploader) termNow() string {
+	if u.opts.Fence == nil {
+		return ""
+	}
+	if term, ok := u.opts.Fence.Term(); ok {
+		return term
+	}
+	return ""
 }
 
 // nextLocked chooses the upload that the store has been without for longest, or else a collection.
@@ -299,6 +408,11 @@ func (u *Uploader) nextLocked(now time.Time) (best *lineage, job func(context.Co
 func (u *Uploader) untilNextLocked(now time.Time) time.Duration {
 	wait := time.Hour
 	for _, l := range u.lineages {
+		for _, at := range []time.Time{l.stopAt, l.restAt, l.confirmNext} {
+			if !l.minding && l.record.Identity != "" && at.After(now) {
+				wait = min(wait, at.Sub(now))
+			}
+		}
 		if l.busy {
 			continue
 		}

@@ -93,9 +93,16 @@ func (w *world) sleep(id string, sequence uint64, pages []byte) {
 func (w *world) sleepAs(id, lineage string, sequence uint64, pages []byte) {
 	w.t.Helper()
 	dir := filepath.Join(w.dir(id), strconv.FormatUint(sequence, 10))
+	w.writeSnapshot(dir, snapshot.Manifest{Sequence: sequence, Namespace: "default", ID: id, Lineage: lineage, Created: time.Now().UTC()}, pages)
+	w.head(id, snapshot.Head{State: snapshot.Asleep, Sequence: sequence, Time: time.Now().UTC(), Namespace: "default", ID: id, Lineage: lineage})
+	w.must(os.RemoveAll(filepath.Join(w.dir(id), strconv.FormatUint(sequence-1, 10))))
+}
+
+// writeSnapshot writes one in dir.
+func (w *world) writeSnapshot(dir string, m snapshot.Manifest, pages []byte) {
+	w.t.Helper()
 	w.must(os.MkdirAll(filepath.Join(dir, "image"), 0o700))
-	m := snapshot.Manifest{Sequence: sequence, Namespace: "default", ID: id, Lineage: lineage, Created: time.Now().UTC()}
-	files := map[string][]byte{"checkpoint.img": fmt.Append(nil, "state ", sequence), "pages.img": pages, "pages_meta.img": fmt.Append(nil, "meta ", sequence)}
+	files := map[string][]byte{"checkpoint.img": fmt.Append(nil, "state ", m.Sequence), "pages.img": pages, "pages_meta.img": fmt.Append(nil, "meta ", m.Sequence)}
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		w.must(os.WriteFile(filepath.Join(dir, "image", name), files[name], 0o600))
 		f := snapshot.File{Name: name, Size: int64(len(files[name])), CRC32C: []uint32{}}
@@ -105,8 +112,6 @@ func (w *world) sleepAs(id, lineage string, sequence uint64, pages []byte) {
 		m.Files = append(m.Files, f)
 	}
 	w.document(filepath.Join(dir, "manifest.json"), "hibernate.manifest", m)
-	w.head(id, snapshot.Head{State: snapshot.Asleep, Sequence: sequence, Time: time.Now().UTC(), Namespace: "default", ID: id, Lineage: lineage})
-	w.must(os.RemoveAll(filepath.Join(w.dir(id), strconv.FormatUint(sequence-1, 10))))
 }
 
 func (w *world) head(id string, h snapshot.Head) {

@@ -104,6 +104,28 @@ func (l *Lineage) Release(ctx context.Context) error {
 	})
 }
 
+// GiveUp is Release by what the caller has kept of a claim, and of a workload that needn't sleep: without asleep it is one that has ended,
+// or was deleted, and did something after the newest generation. Doing it twice is no error. ErrFenced, with the head.
+func (l *Lineage) GiveUp(ctx context.Context, claim string, epoch uint64, asleep bool) (Head, error) {
+	h, err := l.update(ctx, func(h *Head) error {
+		switch {
+		case h.Owner == nil && h.Epoch == epoch && h.State != Deleted:
+			return errSame
+		case claim == "" || h.Owner == nil || h.Owner.Claim != claim:
+			return &FencedError{Name: l.name, Mine: epoch, Head: h.Epoch, Owner: h.Owner}
+		}
+		h.State, h.Restoring, h.Owner, h.Last = Running, 0, nil, l.t.cfg.Node
+		if asleep {
+			h.State = Asleep
+		}
+		return nil
+	})
+	if err != nil {
+		return h, fmt.Errorf("give up: %w", err)
+	}
+	return h, nil
+}
+
 // owned changes the head under the own claim.
 func (l *Lineage) owned(ctx context.Context, what string, change func(h *Head) error) error {
 	_, err := l.update(ctx, func(h *Head) error {

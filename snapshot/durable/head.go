@@ -19,7 +19,7 @@ type State string
 
 // The states of a head.
 const (
-	Running   State = "running"   // its owner runs it
+	Running   State = "running"   // its owner runs it; nobody's, it has ended
 	Restoring State = "restoring" // its owner is about to run it
 	Asleep    State = "asleep"    // nobody's: the newest generation is the workload
 	Deleted   State = "deleted"   // destroyed on purpose

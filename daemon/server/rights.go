@@ -1,0 +1,64 @@
+package server
+
+import (
+	"context"
+	"errors"
+
+	"github.com/hibernate-runtime/hibernate/api/pages"
+	"github.com/hibernate-runtime/hibernate/api/rights"
+	rightsv1 "github.com/hibernate-runtime/hibernate/api/rights/v1"
+	"github.com/hibernate-runtime/hibernate/daemon/fence"
+	"github.com/hibernate-runtime/hibernate/daemon/upload"
+	"github.com/hibernate-runtime/hibernate/snapshot"
+	"github.com/hibernate-runtime/hibernate/snapshot/durable"
+	"github.com/hibernate-runtime/hibernate/snapshot/store"
+)
+
+// Claims are the node's on workloads with an identity.
+type Claims interface {
+	Claim(ctx context.Context, w pages.Workload, local upload.Local) (upload.Right, error)
+}
+
+// Rights implements the service that shims ask for the right to run a workload.
+type Rights struct {
+	Claims Claims // nil: there is no durable tier
+}
+
+var _ rightsv1.TTRPCRightsService = Rights{}
+
+// Claim implements the service. What is refused is told by its class.
+func (r Rights) Claim(ctx context.Context, req *rightsv1.ClaimRequest) (*rightsv1.ClaimResponse, error) {
+	if r.Claims == nil {
+		return &rightsv1.ClaimResponse{Class: rights.NoStore, Message: "no store is configured: the identity is this node's own"}, nil
+	}
+	w := req.GetWorkload()
+	right, err := r.Claims.Claim(ctx, pages.Workload{Namespace: w.GetNamespace(), ID: w.GetId(), Identity: w.GetIdentity()},
+		upload.Local{Sequence: req.GetLocalSequence(), Epoch: req.GetLocalEpoch()})
+	if err != nil {
+		return &rightsv1.ClaimResponse{Class: rightsClass(err), Message: err.Error()}, nil
+	}
+	resp := &rightsv1.ClaimResponse{
+		Epoch: right.Epoch, Former: right.Former, Whole: right.Whole, Unconfirmed: right.Unconfirmed, Leased: right.Leased,
+	}
+	for _, g := range right.Generations {
+		resp.Generations = append(resp.Generations, &rightsv1.Generation{Sequence: g.Sequence, Epoch: g.Epoch})
+	}
+	return resp, nil
+}
+
+// rightsClass of an error. What is none of a kind is worth another try.
+func rightsClass(err error) string {
+	for _, k := range []struct {
+		is    error
+		class string
+	}{
+		{upload.ErrNoFence, rights.NoStore}, {durable.ErrOwned, rights.Owned}, {fence.ErrRival, rights.Refused}, {upload.ErrInvalid, rights.Refused},
+		{durable.ErrDestroyed, rights.Refused}, {durable.ErrRolledBack, rights.Refused}, {durable.ErrWrongKey, rights.Refused}, {durable.ErrNoKey, rights.Refused},
+		{durable.ErrForeign, rights.Refused}, {store.ErrRefused, rights.Refused}, {snapshot.ErrVersion, rights.Refused}, {snapshot.ErrCorrupt, rights.Refused},
+	} {
+		if errors.Is(err, k.is) {
+			return k.class
+		}
+	}
+	return rights.Unavailable
+}

@@ -1,0 +1,49 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+
+	"github.com/containerd/errdefs"
+
+	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
+	"github.com/hibernate-runtime/hibernate/daemon/node"
+)
+
+// shims implements upload.Shims.
+type shims struct{ list func() []*node.Workload }
+
+func (s shims) of(namespace, identity string) (all []*node.Workload) {
+	for _, w := range s.list() {
+		if w.Namespace == namespace && identity != "" && w.Status().GetIdentity() == identity {
+			all = append(all, w)
+		}
+	}
+	return all
+}
+
+// State asks; the view may not have heard of the last change yet. Of several shims the one that does most counts.
+func (s shims) State(ctx context.Context, namespace, identity string) (state string, err error) {
+	for _, w := range s.of(namespace, identity) {
+		a, err := w.Shim.Activity(ctx)
+		if err != nil {
+			return "", err
+		}
+		if now := a.GetState(); state == "" || state == "ended" || state == "asleep" && now != "ended" {
+			state = now
+		}
+	}
+	return state, nil
+}
+
+// Fence ends the copies under epoch, or one before. found: there is a shim, and it has an answer.
+func (s shims) Fence(ctx context.Context, namespace, identity string, epoch uint64, reason string) (found bool, err error) {
+	for _, w := range s.of(namespace, identity) {
+		_, ferr := w.Shim.Fence(ctx, &shimv1.FenceRequest{Reason: reason, Epoch: epoch})
+		if errors.Is(ferr, errdefs.ErrFailedPrecondition) { // it runs under a higher one
+			ferr = nil
+		}
+		found, err = true, errors.Join(err, ferr)
+	}
+	return found, err
+}
