@@ -26,9 +26,12 @@ type Leftover struct {
 	snapshot.Stored
 }
 
-// Name is how a person names it: by its workload, or by its directory when that can't be read.
+// Name is how a person names it: by its identity, where it has one, or by its container, or by its directory when neither can be read.
 func (l Leftover) Name() string {
-	if l.Key == (node.Key{}) {
+	switch {
+	case l.Head.Identity != "":
+		return l.Namespace + "/identity=" + l.Head.Identity
+	case l.Key == (node.Key{}):
 		return l.Dir
 	}
 	return l.Key.String()

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/hibernate-runtime/hibernate/api/handover"
+	"github.com/hibernate-runtime/hibernate/daemon/node"
 	"github.com/hibernate-runtime/hibernate/snapshot"
 )
 
@@ -260,5 +261,22 @@ func TestAskTellsWhy(t *testing.T) {
 	cancel()
 	if fate, err := Ask(ended, left[0]); fate != Unknown || !errors.Is(err, context.Canceled) {
 		t.Errorf("%s: %v", fate, err)
+	}
+}
+
+func TestNames(t *testing.T) {
+	for _, c := range []struct {
+		head snapshot.Head
+		want string
+	}{
+		{snapshot.Head{Namespace: "default", ID: "web"}, "default/web"},
+		{snapshot.Head{Namespace: "default", ID: "web", Identity: "shop"}, "default/identity=shop"},
+		{snapshot.Head{Namespace: "k8s.io", Identity: "shop/db"}, "k8s.io/identity=shop/db"},
+		{snapshot.Head{}, "/data/x"},
+	} {
+		l := Leftover{Key: node.Key{Namespace: c.head.Namespace, ID: c.head.ID}, Stored: snapshot.Stored{Dir: "/data/x", Head: c.head}}
+		if got := l.Name(); got != c.want {
+			t.Errorf("%+v is named %s, want %s", c.head, got, c.want)
+		}
 	}
 }

@@ -71,6 +71,17 @@ func (s *Server) Start(c harness.Container, mib int) {
 	s.Grow()
 }
 
+// StartAs starts another container, which is to go on from where other is now, with an identity of its own. Of c, what is the server's is
+// filled in; other may have been started with the same number of MiB only.
+func (s *Server) StartAs(c harness.Container, mib int, other *Server) {
+	s.t.Helper()
+	c.ID, c.Image, c.NetNS, c.Detach = s.ID, "testserver", s.Pod.Path, true
+	c.Env = append(c.Env, fmt.Sprintf("TESTSERVER_MIB=%d", mib))
+	s.counter, s.sum = other.counter, other.sum
+	_, err := s.world.Run(s.ctx(), c)
+	s.must(err)
+}
+
 // Grow waits for the port, and begins to know the state.
 func (s *Server) Grow() {
 	s.t.Helper()

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"crypto/rand"
 	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"hash"
@@ -31,6 +33,7 @@ import (
 //	/manners?peer=          how that connection to the port of manners has ended: its bytes, checksum, and eof, reset or open
 //	/manners/read           has the deaf connections read
 //	/talk                   answers each line of the body with the same line, at once (HTTP/2)
+//	/random                 sixteen random bytes, from the kernel
 //	/env, /remote           the environment; the caller's address as seen here
 //	/log?line=              prints a line to standard output; to=stderr to standard error
 //	/exit?code=             ends the process
@@ -39,6 +42,7 @@ func (s *server) routes() http.Handler {
 	for pattern, h := range map[string]handler{
 		"/{$}":           func(*http.Request) (any, error) { return "hello", nil },
 		"/pid":           func(*http.Request) (any, error) { return os.Getpid(), nil },
+		"/random":        random,
 		"/env":           func(*http.Request) (any, error) { return os.Environ(), nil },
 		"/remote":        func(r *http.Request) (any, error) { return r.RemoteAddr, nil },
 		"/counter":       s.counter.handle,
@@ -63,6 +67,13 @@ func (s *server) routes() http.Handler {
 	mux.HandleFunc("/bytes", stream)
 	mux.HandleFunc("/talk", talk)
 	return mux
+}
+
+// random asks the kernel, as programs do for keys.
+func random(*http.Request) (any, error) {
+	var b [16]byte
+	_, err := rand.Read(b[:])
+	return hex.EncodeToString(b[:]), err
 }
 
 // A handler answers a string or number as a line of text, anything else as JSON.

@@ -18,8 +18,8 @@ import (
 const orphansHelp = `Lists the snapshots that no shim looks after: what is left when a shim has died.
 
 CONTAINER tells what containerd says of the container. "exists": started again, it goes on from the snapshot. "gone": nothing
-will use it any more; hibernated removes it after collect-after. "unknown": containerd can't be asked, and nothing is
-removed. Snapshots that were set aside (QUARANTINE) are removed by nobody but a person.`
+will use it any more; hibernated removes it after collect-after. "unknown": containerd can't be asked, or the snapshot has an identity, which any
+container may be given; nothing is removed. Snapshots that were set aside (QUARANTINE) are removed by nobody but a person.`
 
 const orphansRemoveHelp = `Removes a snapshot that no shim looks after, with all that was set aside beside it. The state in it is lost.
 
@@ -41,7 +41,7 @@ func newOrphans(o *options) *cobra.Command {
 func newOrphansRemove(o *options) *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
-		Use: "rm NAMESPACE/ID | DIRECTORY", Short: "Remove one", Long: orphansRemoveHelp,
+		Use: "rm NAMESPACE/ID | NAMESPACE/identity=NAME | DIRECTORY", Short: "Remove one", Long: orphansRemoveHelp,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 || args[0] == "" {
 				return usageError{errors.New("one is wanted, by NAMESPACE/ID, or by its directory where that is not told")}
