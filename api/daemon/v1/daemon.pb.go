@@ -756,8 +756,10 @@ type Lineage struct {
 	Key         string        `protobuf:"bytes,10,opt,name=key,proto3" json:"key,omitempty"`                 // id of the key that it is wrapped with
 	Generations []*Generation `protobuf:"bytes,11,rep,name=generations,proto3" json:"generations,omitempty"` // the newest first
 	// The last message has nothing but this: a stream that ends without it was cut.
-	End           bool  `protobuf:"varint,12,opt,name=end,proto3" json:"end,omitempty"`
-	DeleteUnixMs  int64 `protobuf:"varint,13,opt,name=delete_unix_ms,json=deleteUnixMs,proto3" json:"delete_unix_ms,omitempty"` // when it is destroyed, its workload being gone; 0: it is not
+	End           bool   `protobuf:"varint,12,opt,name=end,proto3" json:"end,omitempty"`
+	DeleteUnixMs  int64  `protobuf:"varint,13,opt,name=delete_unix_ms,json=deleteUnixMs,proto3" json:"delete_unix_ms,omitempty"` // when it is destroyed, its workload being gone; 0: it is not
+	Last          string `protobuf:"bytes,14,opt,name=last,proto3" json:"last,omitempty"`                                        // node that has given it up last, so that any may run it; empty: none has
+	Identity      string `protobuf:"bytes,15,opt,name=identity,proto3" json:"identity,omitempty"`                                // of the workload on this node; empty: it has none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -881,6 +883,20 @@ func (x *Lineage) GetDeleteUnixMs() int64 {
 		return x.DeleteUnixMs
 	}
 	return 0
+}
+
+func (x *Lineage) GetLast() string {
+	if x != nil {
+		return x.Last
+	}
+	return ""
+}
+
+func (x *Lineage) GetIdentity() string {
+	if x != nil {
+		return x.Identity
+	}
+	return ""
 }
 
 type Generation struct {
@@ -2224,7 +2240,7 @@ const file_api_daemon_v1_daemon_proto_rawDesc = "" +
 	"\x05stuck\x18\a \x01(\rR\x05stuck\x12\x15\n" +
 	"\x06lag_ms\x18\b \x01(\x03R\x05lagMs\"&\n" +
 	"\x10SnapshotsRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"\x87\x03\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"\xb7\x03\n" +
 	"\aLineage\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x0e\n" +
@@ -2240,7 +2256,9 @@ const file_api_daemon_v1_daemon_proto_rawDesc = "" +
 	" \x01(\tR\x03key\x12A\n" +
 	"\vgenerations\x18\v \x03(\v2\x1f.hibernate.daemon.v1.GenerationR\vgenerations\x12\x10\n" +
 	"\x03end\x18\f \x01(\bR\x03end\x12$\n" +
-	"\x0edelete_unix_ms\x18\r \x01(\x03R\fdeleteUnixMs\"\xf5\x01\n" +
+	"\x0edelete_unix_ms\x18\r \x01(\x03R\fdeleteUnixMs\x12\x12\n" +
+	"\x04last\x18\x0e \x01(\tR\x04last\x12\x1a\n" +
+	"\bidentity\x18\x0f \x01(\tR\bidentity\"\xf5\x01\n" +
 	"\n" +
 	"Generation\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12\x14\n" +
