@@ -527,7 +527,10 @@ type WakeRequest struct {
 	WakeId string `protobuf:"bytes,2,opt,name=wake_id,json=wakeId,proto3" json:"wake_id,omitempty"`
 	// The snapshot to wake from, of the node or of the store; 0: the newest. FailedPrecondition where the workload is neither asleep nor
 	// blocked, NotFound where there is no such snapshot.
-	From          uint64 `protobuf:"varint,3,opt,name=from,proto3" json:"from,omitempty"`
+	From uint64 `protobuf:"varint,3,opt,name=from,proto3" json:"from,omitempty"`
+	// Restores the snapshot this once over mounts of the host's whose files have gone on without it, as the key allow-stale-volumes has it
+	// always. FailedPrecondition as for from.
+	StaleVolumes  bool `protobuf:"varint,4,opt,name=stale_volumes,json=staleVolumes,proto3" json:"stale_volumes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -581,6 +584,13 @@ func (x *WakeRequest) GetFrom() uint64 {
 		return x.From
 	}
 	return 0
+}
+
+func (x *WakeRequest) GetStaleVolumes() bool {
+	if x != nil {
+		return x.StaleVolumes
+	}
+	return false
 }
 
 type WakeResponse struct {
@@ -1885,11 +1895,12 @@ const file_api_shim_v1_shim_proto_rawDesc = "" +
 	"transition\x18\x01 \x01(\v2\x1d.hibernate.shim.v1.TransitionR\n" +
 	"transition\x12\x1f\n" +
 	"\vimage_bytes\x18\x02 \x01(\x04R\n" +
-	"imageBytes\"R\n" +
+	"imageBytes\"w\n" +
 	"\vWakeRequest\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x17\n" +
 	"\awake_id\x18\x02 \x01(\tR\x06wakeId\x12\x12\n" +
-	"\x04from\x18\x03 \x01(\x04R\x04from\"M\n" +
+	"\x04from\x18\x03 \x01(\x04R\x04from\x12#\n" +
+	"\rstale_volumes\x18\x04 \x01(\bR\fstaleVolumes\"M\n" +
 	"\fWakeResponse\x12=\n" +
 	"\n" +
 	"transition\x18\x01 \x01(\v2\x1d.hibernate.shim.v1.TransitionR\n" +
