@@ -92,15 +92,38 @@ type Host struct {
 
 // Container is one container of the workload.
 type Container struct {
-	ID          string            `json:"id"`
-	Name        string            `json:"name"` // the name gVisor knows it by
-	Spec        json.RawMessage   `json:"spec"` // frozen at first create, replayed at restore
-	SpecDigest  string            `json:"spec_digest"`
-	Image       string            `json:"image,omitempty"`
-	ImageDigest string            `json:"image_digest,omitempty"`
-	RootfsKey   string            `json:"rootfs_key,omitempty"` // snapshotter's key of the lower files
-	Binds       map[string]string `json:"binds,omitempty"`      // destination → what identifies the content
+	ID          string          `json:"id"`
+	Name        string          `json:"name"` // the name gVisor knows it by
+	Spec        json.RawMessage `json:"spec"` // frozen at first create, replayed at restore
+	SpecDigest  string          `json:"spec_digest"`
+	Image       string          `json:"image,omitempty"`
+	ImageDigest string          `json:"image_digest,omitempty"`
+	RootfsKey   string          `json:"rootfs_key,omitempty"` // snapshotter's key of the lower files
+	Volumes     []Volume        `json:"volumes,omitempty"`    // outside mounts, in the specification's order
 }
+
+// Volume is a mount whose files are not in the checkpoint, and what was seen of them while the sandbox was paused.
+type Volume struct {
+	Destination string `json:"destination"`
+	Source      string `json:"source"`
+	ReadOnly    bool   `json:"read_only,omitempty"`
+	Print
+}
+
+// Print is a fingerprint of files; package volume makes it.
+type Print struct {
+	FileSystem string    `json:"file_system"` // its type and id, as statfs has them
+	Entries    int       `json:"entries"`     // files and directories below the source, or 1 for a file; those that were looked at
+	More       bool      `json:"more,omitempty"`
+	Newest     time.Time `json:"newest,omitzero"` // the latest change of a file or its inode
+	Digest     string    `json:"digest"`          // SHA-256 over what was looked at
+}
+
+// Same says whether nothing was seen to change.
+func (p Print) Same(o Print) bool { return p.Digest == o.Digest && p.Entries == o.Entries }
+
+// Empty says that there is no file that memory could know of.
+func (p Print) Empty() bool { return p.Entries == 0 && !p.More }
 
 // File is one file of the checkpoint.
 type File struct {

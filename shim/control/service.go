@@ -60,8 +60,8 @@ func (s *Service) Wake(ctx context.Context, r *shimv1.WakeRequest) (*shimv1.Wake
 }
 
 func wake(ctx context.Context, w *sandbox.Workload, why string, r *shimv1.WakeRequest) (*shimv1.Transition, error) {
-	if r.GetFrom() != 0 {
-		return w.WakeFrom(ctx, r.GetFrom(), r.GetWakeId())
+	if r.GetFrom() != 0 || r.GetStaleVolumes() {
+		return w.WakeFrom(ctx, r.GetFrom(), r.GetStaleVolumes(), r.GetWakeId())
 	}
 	return w.Wake(ctx, why, r.GetWakeId())
 }

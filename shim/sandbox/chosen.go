@@ -57,6 +57,7 @@ func (w *Workload) restoreChosen(t *transition) (woken, error) {
 	w.heedRight(&view)
 	for {
 		c := view.choose()
+		t.older = c.older
 		if (c.ask || c.sequence != 0) && !w.hasRight() { // the store is another node's until then
 			if err := w.takeRight(t); err != nil {
 				return woken{}, err
@@ -414,17 +415,19 @@ func (w *Workload) takeForeseen() *foreseen {
 	return f
 }
 
-// WakeFrom wakes a workload that sleeps, or is blocked, from a snapshot that a person names, of the node or of the store. Errors:
-// *RefusedError where it is in another state, ErrNotThere, and those of Wake.
-func (w *Workload) WakeFrom(ctx context.Context, sequence uint64, id string) (*shimv1.Transition, error) {
+// WakeFrom wakes a workload that sleeps, or is blocked, from a snapshot that a person names, of the node or of the store, 0 being the newest; with
+// staleVolumes over files that have gone on without it, too. Errors: *RefusedError where it is in another state, ErrNotThere, and those of Wake.
+func (w *Workload) WakeFrom(ctx context.Context, sequence uint64, staleVolumes bool, id string) (*shimv1.Transition, error) {
 	if err := w.mayWakeFrom(); err != nil {
 		return nil, err
 	}
-	if err := w.hasSnapshot(ctx, sequence); err != nil {
-		return nil, err
+	if sequence != 0 {
+		if err := w.hasSnapshot(ctx, sequence); err != nil {
+			return nil, err
+		}
 	}
 	t := newTransition("wake", ByRequest, id, w.config.WakeTimeout, w.opts.Now, w.note)
-	t.from = sequence
+	t.from, t.stale = sequence, staleVolumes
 	w.mu.Lock()
 	t, err := w.begin(lifecycle.Wake, t)
 	w.mu.Unlock()

@@ -157,6 +157,7 @@ func (w *Workload) descend(t *transition, judged *uint64, u *undo.Stack) error {
 	}
 	var incoming *snapshot.Incoming
 	var sealed snapshot.Sealed
+	var volumes []snapshot.Volume
 	u.Push("incoming snapshot", func(context.Context) error { // undone last: whoever talks has waited for the rest
 		if incoming == nil {
 			return nil
@@ -201,8 +202,14 @@ func (w *Workload) descend(t *transition, judged *uint64, u *undo.Stack) error {
 			if err := w.idleSince(ctx, before); err != nil { // its timers go on in a pause: it says again what was lost
 				return err
 			}
-			return w.commit(ctx, incoming, sealed)
+			return w.commit(ctx, incoming, sealed, volumes)
 		}},
+	}
+	if len(outsideMounts(w.spec)) > 0 {
+		steps = slices.Insert(steps, 4, step{"volumes", func(ctx context.Context) (err error) {
+			volumes, err = w.keepVolumes(ctx)
+			return err
+		}})
 	}
 	if len(w.config.HookBeforeSleep) > 0 {
 		steps = slices.Insert(steps, 1, step{"hook", func(ctx context.Context) error { return w.hookBeforeSleep(ctx, t, &before, u) }})
@@ -322,11 +329,12 @@ func (w *Workload) awaitQuiet(ctx context.Context, t *transition) error {
 
 var errNotQuiet = fmt.Errorf("the sandbox did not stop sending within %v: %w", quietWithin, ErrActivity)
 
-func (w *Workload) commit(ctx context.Context, in *snapshot.Incoming, sealed snapshot.Sealed) error {
+func (w *Workload) commit(ctx context.Context, in *snapshot.Incoming, sealed snapshot.Sealed, volumes []snapshot.Volume) error {
 	manifest, err := w.manifest(ctx, sealed)
 	if err != nil {
 		return err
 	}
+	manifest.Containers[0].Volumes = volumes
 	s, err := in.Commit(ctx, manifest)
 	if err != nil {
 		return err

@@ -91,7 +91,7 @@ func (w *Workload) importCheckpoint(ctx context.Context) error {
 		w.ports, w.only4 = slices.Clone(m.Ports), slices.Clone(m.Only4)
 		w.mu.Unlock()
 	}
-	if err := w.commit(ctx, incoming, sealed); err != nil {
+	if err := w.commit(ctx, incoming, sealed, nil); err != nil {
 		return errors.Join(fmt.Errorf("checkpoint: %w", err), incoming.Discard())
 	}
 	return nil

@@ -22,6 +22,8 @@ type transition struct {
 	now    func() time.Time
 	note   func(step string) // the journal
 	from   uint64            // a wake from a snapshot that a person names; 0: the newest
+	stale  bool              // a wake that a person asks for over files that have gone on
+	older  bool              // a wake whose snapshot others have outrun
 	hooked bool              // hook-before-sleep has been begun
 	firm   bool              // a hibernation that nobody's use undoes: the sandbox can't be reached, and does not answer
 

@@ -214,8 +214,9 @@ func worthRetrying(err error) bool {
 	var unable *ineligibleError
 	var unclaimed *unclaimedError
 	var stop *stopError
+	var stale *staleError
 	return !errors.Is(err, runsc.ErrVersion) && !errors.Is(err, runsc.ErrSpec) && !errors.Is(err, runsc.ErrMissing) &&
-		!errors.Is(err, snapshot.ErrNoSpace) && !errors.As(err, &unable) && !errors.As(err, &unclaimed) && !errors.As(err, &stop)
+		!errors.Is(err, snapshot.ErrNoSpace) && !errors.As(err, &unable) && !errors.As(err, &unclaimed) && !errors.As(err, &stop) && !errors.As(err, &stale)
 }
 
 // discard frees a sandbox that didn't come to life.
@@ -240,6 +241,7 @@ func (w *Workload) restore(t *transition, y *way) error {
 	g.Go(func() error { return t.step(y.ready, func(context.Context) error { return y.check(ctx, y.flat) }) })
 	g.Go(func() error { return t.step("boot", func(context.Context) error { return w.bootOnce(ctx) }) })
 	g.Go(func() error { return t.step("inner", func(context.Context) error { return w.prepareWhatIs(ctx, t) }) })
+	g.Go(func() error { return w.lookOutside(t, y.snapshot.Manifest()) })
 	g.Go(func() error { return w.takeRight(t) })
 	if err := g.Wait(); err != nil {
 		return err

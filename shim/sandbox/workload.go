@@ -110,7 +110,8 @@ type Workload struct {
 	only4         []uint16      // those of ports that take no IPv6
 	gate          string
 	cut           cut
-	lastUse       string // whose packet was counted last; see network.Use
+	syncing       map[string]<-chan struct{} // sources whose file systems the kernel was asked to write; closed when it has
+	lastUse       string                     // whose packet was counted last; see network.Use
 	leases        map[string]time.Time
 	watchers      watchers
 	saved         saved

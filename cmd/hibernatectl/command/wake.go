@@ -23,10 +23,13 @@ With --from it goes on from a snapshot that is named by its sequence: an older o
 snapshots ls). It must be asleep or blocked. What it was last is not lost: that snapshot is kept, and told, and can be woken from in the
 same way.
 
+With --allow-stale-volumes it is restored over mounts of the host's whose files have gone on without it, which is refused otherwise: a database
+whose memory is older than its files destroys them. It must be asleep or blocked.
+
 With --wait it also waits until one of the ports that were listening accepts a connection at the workload's address.`
 
 func newWake(o *options) *cobra.Command {
-	var wait bool
+	var wait, stale bool
 	var from uint64
 	cmd := &cobra.Command{
 		Use: "wake [NAMESPACE/]ID", Short: "Wake a workload", Long: wakeHelp, Args: workloadArg,
@@ -41,7 +44,7 @@ func newWake(o *options) *cobra.Command {
 			}
 			ctx, cancel := o.deadline(cmd.Context(), 2*time.Minute)
 			defer cancel()
-			resp, err := wake(ctx, record, from, wait)
+			resp, err := wake(ctx, record, &shimv1.WakeRequest{Reason: "request", From: from, StaleVolumes: stale}, wait)
 			if err != nil {
 				return fmt.Errorf("%s: %w", keyOf(record), err)
 			}
@@ -54,6 +57,7 @@ func newWake(o *options) *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait until a port that was listening accepts")
 	cmd.Flags().Uint64Var(&from, "from", 0, "the `sequence` of the snapshot to wake from; the newest without it")
+	cmd.Flags().BoolVar(&stale, "allow-stale-volumes", false, "restore over files that have gone on without the snapshot")
 	return cmd
 }
 
@@ -68,13 +72,13 @@ func howWoken(t *shimv1.Transition) string {
 	return text + ")"
 }
 
-func wake(ctx context.Context, record handover.Record, from uint64, wait bool) (*shimv1.WakeResponse, error) {
+func wake(ctx context.Context, record handover.Record, ask *shimv1.WakeRequest, wait bool) (*shimv1.WakeResponse, error) {
 	client, err := dial(record)
 	if err != nil {
 		return nil, err
 	}
 	defer client.Close()
-	resp, err := client.Wake(ctx, &shimv1.WakeRequest{Reason: "request", From: from})
+	resp, err := client.Wake(ctx, ask)
 	if err != nil {
 		return nil, err
 	}
