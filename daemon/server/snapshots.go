@@ -100,7 +100,7 @@ func lineageOf(l upload.Listed) *daemonv1.Lineage {
 		Name: l.Name, Namespace: l.Key.Namespace, Id: l.Key.ID, GoneUnixMs: unixMs(l.Gone), Error: text(l.Err),
 		State: string(l.Head.State), Epoch: l.Head.Epoch,
 	}
-	out.DeleteUnixMs = unixMs(l.Delete)
+	out.DeleteUnixMs, out.Last, out.Identity = unixMs(l.Delete), l.Head.Last, l.Identity
 	if l.Key.ID != "" {
 		out.Copies = copiesOf(l.Copies)
 	}

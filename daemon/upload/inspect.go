@@ -91,7 +91,9 @@ func (u *Uploader) Stats() Stats {
 type Listed struct {
 	Name string
 	Key  node.Key // empty: not of this node
-	Gone time.Time
+	// Identity of the workload; "": it has none, or is not of this node.
+	Identity string
+	Gone     time.Time
 	Copies
 	Head durable.Head
 	Err  error // why the head can't be read
@@ -130,7 +132,7 @@ func (u *Uploader) listed(name string) Listed {
 	out := Listed{Name: name}
 	if l := u.lineages[name]; l != nil {
 		out.Key = node.Key{Namespace: l.record.Namespace, ID: l.record.ID}
-		out.Gone, out.Copies = l.record.Gone, u.copiesLocked(l)
+		out.Identity, out.Gone, out.Copies = l.record.Identity, l.record.Gone, u.copiesLocked(l)
 	}
 	return out
 }

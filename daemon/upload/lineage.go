@@ -40,6 +40,7 @@ type lineage struct {
 	turn                                        chan struct{}    // held by who claims, confirms or releases
 	rights                                      *durable.Lineage // for that
 	granted                                     *uint64          // a shim may run it until it has made a snapshot above this; nil: none was asked for
+	tried                                       time.Time        // to claim it last
 	restAt                                      time.Time        // when to look whether it may be released; zero: there is no reason to
 	stopAt                                      time.Time        // when to have a copy ended that has no right any more; zero: there is none
 	confirmNext                                 time.Time        // of the next try to confirm a claim

@@ -115,6 +115,9 @@ func (u *Uploader) saveNow(name string) {
 // forgetLocked forgets a lineage of which nothing is left anywhere.
 func (u *Uploader) forgetLocked(l *lineage) {
 	delete(u.lineages, l.record.Name)
+	if l.record.Identity != "" {
+		_ = os.Remove(u.grantPath(l.record.Name))
+	}
 	if err := os.Remove(u.recordPath(l.record.Name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		u.opts.Log.Warn("a record was not removed", "error", err)
 	}

@@ -241,8 +241,11 @@ func (u *Uploader) TermChanged() {
 // unconfirmed is true of a claim that the store must be asked about.
 func (l *lineage) unconfirmed(term string) bool {
 	r := &l.record
-	return r.Identity != "" && r.Claim != "" && (r.Unconfirmed || !r.Released && r.Term != term)
+	return r.Identity != "" && (r.Claim != "" && (r.Unconfirmed || !r.Released && r.Term != term) || r.Claiming && !r.claims())
 }
+
+// lateWrite is how long a write whose answer didn't come may still be under way to the store.
+const lateWrite = time.Minute
 
 // confirm asks the store whether a claim of an earlier term still holds.
 func (u *Uploader) confirm(ctx context.Context, l *lineage) {
@@ -286,6 +289,10 @@ func (u *Uploader) confirmNow(ctx context.Context, l *lineage) error {
 	switch {
 	case err != nil && !errors.Is(err, durable.ErrDestroyed):
 		return err
+	case err == nil && tier.Mine(seen.Head): // a claim that a daemon could not write down any more
+		return u.keepRecord(l, func(r *record) { r.adopt(seen.Head) })
+	case r.Claiming && !r.claims():
+		return u.forgetClaiming(l)
 	case err == nil && seen.Epoch == r.Epoch && seen.Owner == nil && r.Unconfirmed: // nobody came between
 		_, err = a.acquire(ctx, tier, term)
 		return err
@@ -293,4 +300,27 @@ func (u *Uploader) confirmNow(ctx context.Context, l *lineage) error {
 		return u.keepRecord(l, func(r *record) { r.Releasing, r.Released = false, true })
 	}
 	return u.lost(l, seen.Head)
+}
+
+// adopt takes up a claim of this node's that was found in the store. It is of no term, and so is confirmed next.
+func (r *record) adopt(head durable.Head) {
+	since := r.Since
+	if head.Epoch != r.Epoch+1 {
+		since = head.Epoch
+	}
+	r.forgetClaim()
+	r.Claim, r.Epoch, r.Since = head.Owner.Claim, head.Epoch, since
+	r.see(head)
+}
+
+// forgetClaiming forgets a claim that was begun and is not there, once it can't come any more.
+func (u *Uploader) forgetClaiming(l *lineage) error {
+	u.mu.Lock()
+	left := lateWrite - time.Since(l.tried)
+	l.confirmNext = time.Now().Add(left)
+	u.mu.Unlock()
+	if left > 0 {
+		return nil
+	}
+	return u.keepRecord(l, func(r *record) { r.Claiming = false })
 }

@@ -116,8 +116,11 @@ const (
 )
 
 func (u *Uploader) claimRight(ctx context.Context, w api.Workload, local Local) (Right, string, error) {
-	if w.Identity == "" || u.opts.Fence == nil {
+	if w.Identity == "" {
 		return Right{}, claimFailed, ErrInvalid
+	}
+	if u.opts.Fence == nil {
+		return Right{}, claimFailed, fmt.Errorf("%w: who this node is could not be noted: see hibernated's log", ErrNotOpen)
 	}
 	if c := u.Condition(); c.Fences == FencesNo {
 		return Right{}, claimNoFence, fmt.Errorf("%w: %s", ErrNoFence, c.Why)
@@ -348,6 +351,10 @@ func (a *asking) acquire(ctx context.Context, tier *durable.Lineage, term string
 		return "", err
 	}
 	mine := tier.Mine(seen.Head)
+	above := max(a.local.Epoch, a.headEpoch())
+	if seen.Revision != 0 && above > seen.Epoch {
+		return "", fmt.Errorf("%w: this node has epoch %d of it, and the store %d", durable.ErrRolledBack, above, seen.Epoch)
+	}
 	result = claimNew
 	if seen.Owner != nil && !mine {
 		verdict, err := a.opts.Fence.Judge(ctx, *seen.Owner)
@@ -362,7 +369,13 @@ func (a *asking) acquire(ctx context.Context, tier *durable.Lineage, term string
 	if err := a.keep(func(r *record) { r.Claiming = true }); err != nil {
 		return "", err
 	}
-	head, err := tier.Take(ctx, seen, durable.Claim{TakeOver: result == claimTaken})
+	a.mu.Lock()
+	a.l.tried = time.Now()
+	a.mu.Unlock()
+	head, err := tier.Take(ctx, seen, durable.Claim{TakeOver: result == claimTaken, Above: above})
+	if errors.Is(err, durable.ErrMoved) {
+		err = errors.Join(err, a.keep(func(r *record) { r.Claiming = false }))
+	}
 	if err != nil {
 		return "", err
 	}
@@ -401,7 +414,7 @@ func (r *record) see(head durable.Head) {
 	for _, g := range head.Generations[:min(len(head.Generations), hasKept)] {
 		r.Has = append(r.Has, Has{g.Sequence, g.Epoch})
 	}
-	if g, ok := head.Newest(); ok && (g.Sequence > r.Sequence || !r.has(r.Sequence, 0)) {
+	if g, ok := head.Newest(); ok && g.Sequence > r.Sequence {
 		r.Sequence, r.Committed, r.Image, r.Sent = g.Sequence, g.Created, g.Image, g.Sent
 	}
 }
@@ -459,12 +472,27 @@ func (a *asking) right() Right {
 	r := a.l.record
 	a.mu.Unlock()
 	out := Right{Epoch: r.Epoch, Generations: slices.Clone(r.Has), Unconfirmed: r.Unconfirmed, Leased: !a.opts.Relaxed}
-	if r.Answer != nil && r.Answer.Was == a.was {
+	switch unchanged := r.Answer != nil && r.Answer.Was == a.was; {
+	case !unchanged && a.wholeHere(r):
+		out.Whole = true
+	case r.Answer != nil && (unchanged || a.sleeps(r)): // asleep without a newer snapshot: it has not come to run
 		out.Former, out.Whole = r.Answer.Former, r.Answer.Whole
-	} else {
-		out.Whole = a.wholeHere(r)
 	}
 	return out
+}
+
+func (a *asking) sleeps(r record) bool {
+	head, err := snapshot.ReadHead(a.dirOf(r))
+	return err == nil && head.State == snapshot.Asleep
+}
+
+// headEpoch is the highest that the node has seen, by its directory.
+func (a *asking) headEpoch() uint64 {
+	a.mu.Lock()
+	dir := a.dirOf(a.l.record)
+	a.mu.Unlock()
+	head, _ := snapshot.ReadHead(dir) // none, or one that can't be read, has seen nothing
+	return head.Epoch
 }
 
 // localState tells the states of a workload's directory apart.

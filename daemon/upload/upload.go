@@ -195,7 +195,7 @@ func (u *Uploader) remember() {
 	for _, r := range all {
 		l := newLineage(r)
 		l.collectAt = time.Now().Add(u.opts.Grace / 2)
-		if r.Identity != "" {
+		if l.tried = time.Now(); r.Identity != "" {
 			l.granted = u.readGrant(r.Name)
 		}
 		if r.Overtaken != "" {
@@ -301,7 +301,7 @@ func (u *Uploader) lookAtSlept() {
 func (u *Uploader) start(ctx context.Context, work *sync.WaitGroup) time.Duration {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	for u.store != nil && u.minding < mindAtOnce {
+	for u.minding < mindAtOnce {
 		l, job := u.nextRightLocked(time.Now())
 		if l == nil {
 			break
@@ -362,6 +362,7 @@ func (u *Uploader) rightsDueLocked(l *lineage, term string, now time.Time) func(
 	case l.record.Identity == "" || u.opts.Fence == nil:
 	case !l.stopAt.IsZero() && !l.stopAt.After(now):
 		return u.stop
+	case u.store == nil || l.record.Place != u.place:
 	case term != "" && l.unconfirmed(term) && !l.confirmNext.After(now):
 		return u.confirm
 	case !l.restAt.IsZero() && !l.restAt.After(now) && !l.pending():

@@ -11,6 +11,8 @@ type Claim struct {
 	Restore uint64
 	// TakeOver claims although somebody else has. Only once that one is known not to run the workload any more.
 	TakeOver bool
+	// Above is an epoch that was counted elsewhere: the claim's is higher.
+	Above uint64
 }
 
 // Acquire claims the right to run the workload: the epoch becomes one more, and commits under older ones are refused from
@@ -59,7 +61,7 @@ func (l *Lineage) claimed(ctx context.Context, h *Head, c Claim, claim string, f
 		}
 		h.Key, h.Lineage, h.Next = fresh.key, fresh.lineage, max(h.Next, 1)
 	}
-	h.Epoch++
+	h.Epoch = max(h.Epoch, c.Above) + 1
 	h.State, h.Restoring = Running, c.Restore
 	if c.Restore != 0 {
 		h.State = Restoring

@@ -197,3 +197,20 @@ func TestDeletionIsTold(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 }
+
+// Of a workload that any node may run it is told whose it was last, and whether the newest snapshot is all of it.
+func TestOwnerOfLineage(t *testing.T) {
+	for want, l := range map[string]*daemonv1.Lineage{
+		"a; ":                              {Owner: "a", Last: "b", State: "running"},
+		"any, last b; ":                    {Last: "b", State: "asleep"},
+		"any, last b; it ran on and ended": {Last: "b", State: "running"},
+		"; ":                               {State: "asleep"},
+	} {
+		if got := ownerText(l) + "; " + lineageNote(l, nil, time.Now()); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	if got := workloadOf(&daemonv1.Lineage{Namespace: "default", Id: "c1", Identity: "shop/db"}); got != "default/shop/db" {
+		t.Errorf("%q", got)
+	}
+}

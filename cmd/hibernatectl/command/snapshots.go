@@ -157,11 +157,11 @@ func printSnapshots(out io.Writer, all []*daemonv1.Lineage, now time.Time) error
 	t.row("WORKLOAD", "SEQUENCE", "AGE", "IMAGE", "SENT", "OWNER", "NOTE", "NAME")
 	for _, l := range all {
 		if len(l.GetGenerations()) == 0 {
-			t.row(workloadOf(l), none, none, none, none, orNone(l.GetOwner()), orNone(lineageNote(l, nil, now)), l.GetName())
+			t.row(workloadOf(l), none, none, none, none, orNone(ownerText(l)), orNone(lineageNote(l, nil, now)), l.GetName())
 		}
 		for _, g := range l.GetGenerations() {
 			t.row(workloadOf(l), strconv.FormatUint(g.GetSequence(), 10), ago(now, g.GetCreatedUnixMs()), humanBytes(g.GetImageBytes()),
-				humanBytes(g.GetSentBytes()), orNone(l.GetOwner()), orNone(lineageNote(l, g, now)), l.GetName())
+				humanBytes(g.GetSentBytes()), orNone(ownerText(l)), orNone(lineageNote(l, g, now)), l.GetName())
 		}
 	}
 	return t.flush()
@@ -172,7 +172,18 @@ func workloadOf(l *daemonv1.Lineage) string {
 	if l.GetId() == "" {
 		return none
 	}
+	if l.GetIdentity() != "" {
+		return l.GetNamespace() + "/" + l.GetIdentity()
+	}
 	return l.GetNamespace() + "/" + shortID(l.GetId())
+}
+
+// ownerText says who may run a workload, or, where anybody may, whose it was last.
+func ownerText(l *daemonv1.Lineage) string {
+	if l.GetOwner() == "" && l.GetLast() != "" {
+		return "any, last " + l.GetLast()
+	}
+	return l.GetOwner()
 }
 
 // lineageNote is what is unusual of a lineage, or of one of its generations.
@@ -183,6 +194,8 @@ func lineageNote(l *daemonv1.Lineage, g *daemonv1.Generation, now time.Time) str
 		notes = append(notes, "can't be read: "+l.GetError())
 	case l.GetState() == "deleted":
 		notes = append(notes, "destroyed")
+	case l.GetState() == "running" && l.GetOwner() == "":
+		notes = append(notes, "it ran on and ended")
 	case l.GetState() == "restoring":
 		notes = append(notes, "being restored")
 	}

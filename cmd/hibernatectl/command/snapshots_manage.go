@@ -144,7 +144,7 @@ func printSnapshot(out io.Writer, s *daemonv1.ShowSnapshotResponse, now time.Tim
 	t.row("After", afterText(s))
 	t.row("Size", fmt.Sprintf("%s; %s were sent for it, a restore reads %s", humanBytes(g.GetImageBytes()), humanBytes(g.GetSentBytes()), humanBytes(g.GetFetchBytes())))
 	t.row("Runtime", orNone(strings.TrimSpace("runsc "+s.GetRuntime()+", "+s.GetPlatform())))
-	t.row("Owner", orNone(l.GetOwner()))
+	t.row("Owner", orNone(ownerText(l)))
 	t.row("Key", l.GetKey())
 	t.row("Note", orNone(lineageNote(l, g, now)))
 	for _, c := range s.GetContainers() {
