@@ -140,6 +140,7 @@ type Config struct {
 
 	Identity         string // without the pod's namespace; "": none
 	Restore          RestoreWhat
+	Template         bool // others may begin from its snapshots
 	ForkFreezeMax    time.Duration
 	Mode             Mode
 	IdleTimeout      time.Duration

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -15,6 +17,16 @@ const (
 	RestoreAuto  RestoreWhat = "auto"  // the newest snapshot of its own
 	RestoreNever RestoreWhat = "never" // none: it begins afresh
 )
+
+// Template is another workload that a first start begins from; ok is false where it begins from none. sequence 0: its newest snapshot.
+func (r RestoreWhat) Template() (identity string, sequence uint64, ok bool) {
+	if r == RestoreAuto || r == RestoreNever || r == "" {
+		return "", 0, false
+	}
+	identity, number, _ := strings.Cut(string(r), "@")
+	sequence, _ = strconv.ParseUint(number, 10, 64) // 0 without one
+	return identity, sequence, true
+}
 
 // identityKeys are those that say which workload a container is.
 func identityKeys() []Key {
@@ -30,7 +42,14 @@ func identityKeys() []Key {
 			name: "restore", scope: ScopeWorkload, def: raw{"auto"}, codec: restoreWhat,
 			field: func(c *Config) *RestoreWhat { return &c.Restore },
 			doc: "What a container that is started begins with. auto: the snapshot that the last one of its identity, or of its id, went to sleep with; " +
-				"never: nothing, and such a snapshot is set aside.",
+				"never: nothing, and such a snapshot is set aside; IDENTITY or IDENTITY@SEQUENCE: where it has none of its own, that of a workload on this node which is a " +
+				"template, within the same namespaces and with the same specification.",
+		}.key(),
+		setting[bool]{
+			name: "template", scope: ScopeWorkload, codec: boolean, def: raw{"false"}, single: true,
+			field: func(c *Config) *bool { return &c.Template },
+			doc: "Lets other workloads begin from this one's snapshots (restore = IDENTITY), within containerd's namespace and the pod's: they have its memory, with " +
+				"what is secret in it.",
 		}.key(),
 		setting[time.Duration]{
 			name: "fork-freeze-max", scope: ScopeWorkload, codec: span(10*time.Millisecond, 10*time.Minute, ""), def: raw{"1.5s"},
@@ -66,7 +85,7 @@ func identity(s string) error {
 var restoreFrom = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,99}(@[0-9]+)?$`)
 
 var restoreWhat = codec[RestoreWhat]{
-	kind: "auto, never",
+	kind: "auto, never, IDENTITY, IDENTITY@SEQUENCE",
 	parse: func(r raw) (RestoreWhat, error) {
 		s, err := one(r)
 		switch {
@@ -75,7 +94,12 @@ var restoreWhat = codec[RestoreWhat]{
 		case s == string(RestoreAuto), s == string(RestoreNever):
 			return RestoreWhat(s), nil
 		case restoreFrom.MatchString(s):
-			return "", fmt.Errorf("to begin from another workload's snapshot (%s) is not yet supported by this version", s)
+			if _, number, ok := strings.Cut(s, "@"); ok {
+				if n, err := strconv.ParseUint(number, 10, 64); err != nil || n == 0 {
+					return "", errors.New("snapshots are counted from 1")
+				}
+			}
+			return RestoreWhat(s), nil
 		}
 		return "", errors.New("not one of the names allowed")
 	},

@@ -262,7 +262,7 @@ func daemonKeys() []Key {
 
 func pendingKeys() []Key {
 	return []Key{
-		pending("template", "A snapshot that many workloads start from."),
+		pending("pool", "How many workloads that begin from a template are kept ready."),
 	}
 }
 

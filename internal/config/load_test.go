@@ -130,9 +130,9 @@ func TestErrorsSayWhatIsWrong(t *testing.T) {
 		{"identity that is too long", Input{Annotations: annotated("identity", strings.Repeat("a", 101))}, "", []string{"more than 100"}},
 		{"identity in the file", Input{}, `identity = "db"`, []string{"identity: it is one workload's alone", "annotation"}},
 		{"identity in a rule", Input{}, "[[match]]\nnamespace = \"x\"\nidentity = \"db\"", []string{"identity: it is one workload's alone"}},
-		{"restore from another workload", Input{Annotations: annotated("restore", "db@3")}, "", []string{"restore", "(db@3) is not yet supported"}},
-		{"bad restore", Input{Annotations: annotated("restore", "a/b")}, "", []string{"restore", "allowed: auto, never"}},
-		{"pending key", Input{Annotations: annotated("template", "a")}, "", []string{"template: not yet supported by this version"}},
+		{"no such snapshot", Input{Annotations: annotated("restore", "db@0")}, "", []string{"restore", "counted from 1"}},
+		{"bad restore", Input{Annotations: annotated("restore", "a/b")}, "", []string{"restore", "allowed: auto, never, IDENTITY"}},
+		{"pending key", Input{Annotations: annotated("pool", "3")}, "", []string{"pool: not yet supported by this version"}},
 		{"runtime key in an annotation", Input{Annotations: annotated("runsc-flags", "--x")}, "", []string{"runsc-flags: a runtime setting, which an annotation may not change"}},
 		{"flag that breaks a restore", Input{}, `runsc-flags = ["--debug", "--overlay2=none"]`, []string{`runsc-flags = "--debug, --overlay2=none"`, "--overlay2 is refused", "checkpoint"}},
 		{"node key in an annotation", Input{Annotations: annotated("data-dir", "/tmp")}, "", []string{"data-dir: a node setting"}},
@@ -242,6 +242,23 @@ func TestEveryDesignedKeyIsKnown(t *testing.T) {
 		_, err := Load(Input{Annotations: annotated(name, k.Default)})
 		if k.Pending != (err != nil && strings.Contains(err.Error(), "not yet supported")) {
 			t.Errorf("%s: pending %t, but error %v", name, k.Pending, err)
+		}
+	}
+}
+
+func TestTemplate(t *testing.T) {
+	for text, want := range map[string]struct {
+		identity string
+		sequence uint64
+		ok       bool
+	}{
+		"auto": {}, "never": {}, "": {},
+		"db":   {"db", 0, true},
+		"db@3": {"db", 3, true},
+	} {
+		identity, sequence, ok := RestoreWhat(text).Template()
+		if identity != want.identity || sequence != want.sequence || ok != want.ok {
+			t.Errorf("%q: %q %d %t", text, identity, sequence, ok)
 		}
 	}
 }
