@@ -58,11 +58,12 @@ const (
 )
 
 // claimWithin bounds ctx to the time in which the right is worth having.
-func claimWithin(ctx context.Context, whole time.Duration) (context.Context, context.CancelFunc) {
-	if deadline, ok := ctx.Deadline(); ok {
-		whole = time.Until(deadline)
+func claimWithin(ctx context.Context) (context.Context, context.CancelFunc) {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return context.WithCancel(ctx)
 	}
-	return context.WithTimeout(ctx, time.Duration(float64(whole)*claimShare))
+	return context.WithTimeout(ctx, time.Duration(float64(time.Until(deadline))*claimShare))
 }
 
 // claim asks until the right is given, or refused for good (*stopError), or ctx ends (*unclaimedError). waits is told why it has to.
@@ -186,7 +187,7 @@ func (w *Workload) takeRight(t *transition) error {
 		return nil
 	}
 	return t.step("right", func(ctx context.Context) error {
-		ctx, cancel := claimWithin(ctx, w.config.WakeTimeout)
+		ctx, cancel := claimWithin(ctx)
 		defer cancel()
 		r, err := w.claim(ctx, w.waitingFor(t, "for the right to run"))
 		w.mu.Lock()
@@ -276,7 +277,7 @@ func onNode(name string) string {
 // settleStart has the right before a container is started, and says whether there is something to restore. What there is decides which
 // network the pod is told of, so nothing else comes before.
 func (w *Workload) settleStart(ctx context.Context) (restore bool, err error) {
-	ctx, cancel := claimWithin(ctx, w.config.WakeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, w.config.WakeTimeout)
 	defer cancel()
 	r, err := w.claim(ctx, func(err error) { w.opts.Log.Warn("a start waits for the right to run", "error", err) })
 	if err != nil {

@@ -38,10 +38,8 @@ func (w *Workload) watchLease(l rights.Lease) {
 
 // keepLease does what the lease says now, and says when to look again.
 func (w *Workload) keepLease(ctx context.Context, l *rights.Lease) time.Duration {
-	if rights.SinceBoot() >= l.Sleep {
-		if now, err := rights.ReadLease(w.config.RunDir); err == nil { // else it is not renewed
-			*l = now
-		}
+	if now, err := rights.ReadLease(w.config.RunDir); err == nil { // else it is not renewed
+		*l = now
 	}
 	w.mu.Lock()
 	bound := w.right != nil && w.right.leased
