@@ -1,4 +1,4 @@
-// Package ownhooks has workloads run programs of their own at their sleep and their wake.
+// Package ownhooks has workloads run programs of their own at their sleep and their wake, and sleep beside files of the host's.
 package ownhooks
 
 import (
@@ -27,8 +27,8 @@ func newWorld(t *testing.T) *harness.World {
 	return harness.New(t, harness.Options{Daemon: true, Settings: map[string]string{"mode": `"manual"`, "wake-timeout": `"5m"`}})
 }
 
-// run starts an app with these settings.
-func run(t *testing.T, w *harness.World, id string, annotations map[string]string) *app {
+// prepare makes an app's directory and pod.
+func prepare(t *testing.T, w *harness.World, id string) *app {
 	t.Helper()
 	a := &app{T: t, w: w, outside: filepath.Join(w.Dir, id+"-outside")}
 	a.must(os.Mkdir(a.outside, 0o755))
@@ -43,8 +43,21 @@ func run(t *testing.T, w *harness.World, id string, annotations map[string]strin
 			}
 		}
 	})
-	a.Start(harness.Container{Annotations: annotations, Flags: []string{
-		"--null-io", "--mount", "type=bind,src=" + a.outside + ",dst=/outside,options=rbind:rw"}}, 4)
+	return a
+}
+
+// start starts the server with these settings, and further flags of ctr.
+func (a *app) start(annotations map[string]string, flags ...string) {
+	a.Helper()
+	a.Start(harness.Container{Annotations: annotations, Flags: append([]string{
+		"--null-io", "--mount", "type=bind,src=" + a.outside + ",dst=/outside,options=rbind:rw"}, flags...)}, 4)
+}
+
+// run is both.
+func run(t *testing.T, w *harness.World, id string, annotations map[string]string, flags ...string) *app {
+	t.Helper()
+	a := prepare(t, w, id)
+	a.start(annotations, flags...)
 	return a
 }
 
