@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/crc32"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,15 +17,18 @@ import (
 )
 
 const (
-	// rangeSize is what a restore reads from a pack in one request, in bytes.
-	rangeSize = 4 << 20
+	// A restore reads a pack in requests of rangeSize bytes at most, and of a small snapshot in smaller ones, of leastRange at least: so that
+	// about rangesEach are read one after the other by each that reads, and what is read is decoded meanwhile.
+	rangeSize  = 4 << 20
+	leastRange = 512 << 10
+	rangesEach = 8
 	// gapSize is how much between two frames is rather read than asked around.
 	gapSize = 128 << 10
 )
 
-// Restore writes the snapshot into dir, as snapshot's Export does: the files, each chunk compared with its checksum, and at
-// last manifest.json, so that what has one is whole; snapshot.OpenExport takes it from there. dir must be there, without
-// any of the files: else os.ErrExist. On error nothing is left. The files are not synced. It takes Config.Downloads × 5 MiB.
+// Restore writes the snapshot into dir, as snapshot's Export does: the files, what is written of each chunk compared with its checksum, and
+// at last manifest.json, so that what has one is whole; snapshot.OpenExport takes it from there. dir must be there, without any of the
+// files: else os.ErrExist. On error nothing is left. The files are not synced. It takes Config.Downloads × 5 MiB.
 func (r *Reader) Restore(ctx context.Context, dir string, tell func(Progress)) error {
 	ctx, stop := r.within(ctx)
 	defer stop()
@@ -65,10 +66,14 @@ func (r *Reader) restore(ctx context.Context, dir string, tell func(Progress)) (
 			return err
 		}
 	}
-	if err := r.fetchAll(ctx, files, tell); err != nil {
+	of := make([]*sums, len(files))
+	for i, f := range r.manifest.Files {
+		of[i] = newSums(f.Size)
+	}
+	if err := r.fetchAll(ctx, files, of, tell); err != nil {
 		return err
 	}
-	return compareAll(ctx, r.l.t.cfg.Workers, files, r.document)
+	return compareAll(of, r.document)
 }
 
 // target is where pages of a pack belong.
@@ -80,7 +85,7 @@ type target struct {
 }
 
 // fetchAll goes through the packs, not the files: each frame is read once.
-func (r *Reader) fetchAll(ctx context.Context, files []*os.File, tell func(Progress)) error {
+func (r *Reader) fetchAll(ctx context.Context, files []*os.File, of []*sums, tell func(Progress)) error {
 	targets := make([][]target, len(r.packs))
 	for i, f := range r.manifest.Files {
 		for _, e := range f.extents {
@@ -89,6 +94,7 @@ func (r *Reader) fetchAll(ctx context.Context, files []*os.File, tell func(Progr
 			}
 		}
 	}
+	step := min(rangeSize, max(leastRange, r.generation.Fetch/int64(rangesEach*r.l.t.cfg.Downloads)))
 	var done atomic.Int64
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(r.l.t.cfg.Downloads)
@@ -101,7 +107,7 @@ func (r *Reader) fetchAll(ctx context.Context, files []*os.File, tell func(Progr
 		}
 		for first := 0; first < len(r.packs[i].Frames); {
 			var n int
-			if first, n = r.packs[i].nextRange(first); n == 0 {
+			if first, n = r.packs[i].nextRange(first, step); n == 0 {
 				break
 			}
 			from := first
@@ -110,7 +116,7 @@ func (r *Reader) fetchAll(ctx context.Context, files []*os.File, tell func(Progr
 					return context.Cause(ctx)
 				}
 				return r.fetch(ctx, int32(i), from, n, func(frame int, pages []byte) error {
-					put, err := writePages(files, r.manifest.Files, targets[i], long, frame, pages)
+					put, err := writePages(files, of, targets[i], long, frame, pages)
 					if tell != nil {
 						tell(Progress{Image: imageSize(r.document), Done: done.Add(put), Moved: r.moved.Load()})
 					}
@@ -123,14 +129,14 @@ func (r *Reader) fetchAll(ctx context.Context, files []*os.File, tell func(Progr
 	return g.Wait()
 }
 
-// nextRange is the next run of frames to read in one request: from the first needed one on, over small gaps.
-func (p *readPack) nextRange(from int) (first, n int) {
+// nextRange is the next run of frames to read in one request, of about step bytes: from the first needed one on, over small gaps.
+func (p *readPack) nextRange(from int, step int64) (first, n int) {
 	for from < len(p.needed) && !p.needed[from] {
 		from++
 	}
 	end := from
 	for i := from; i < len(p.needed); i++ {
-		if p.offsets[i+1]-p.offsets[from] > rangeSize && i > from || p.offsets[i]-p.offsets[end] > gapSize {
+		if p.offsets[i+1]-p.offsets[from] > step && i > from || p.offsets[i]-p.offsets[end] > gapSize {
 			break
 		}
 		if p.needed[i] {
@@ -164,7 +170,7 @@ func (r *Reader) fetch(ctx context.Context, pack int32, first, n int, put func(f
 }
 
 // writePages writes the pages of a frame to wherever they belong. targets are ordered by slot, and none is longer than long.
-func writePages(to []*os.File, files []file, targets []target, long int64, frame int, pages []byte) (put int64, err error) {
+func writePages(to []*os.File, of []*sums, targets []target, long int64, frame int, pages []byte) (put int64, err error) {
 	from, end := int64(frame)*framePages, int64(frame)*framePages+int64(len(pages)/pageSize)
 	i, _ := slices.BinarySearchFunc(targets, from-long, func(t target, slot int64) int { return cmp.Compare(int64(t.slot), slot) })
 	for ; i < len(targets) && int64(targets[i].slot) < end; i++ {
@@ -175,55 +181,24 @@ func writePages(to []*os.File, files []file, targets []target, long int64, frame
 		}
 		off := (t.page + a - int64(t.slot)) * pageSize
 		part := pages[(a-from)*pageSize : (b-from)*pageSize]
-		part = part[:min(int64(len(part)), files[t.file].Size-off)]
+		part = part[:min(int64(len(part)), of[t.file].size-off)]
 		if _, err := to[t.file].WriteAt(part, off); err != nil {
 			return put, err
 		}
+		of[t.file].add(part, off)
 		put += int64(len(part))
 	}
 	return put, nil
 }
 
-// compareAll reads what was written and compares it with the checksums of the document.
-func compareAll(ctx context.Context, workers int, files []*os.File, doc snapshot.Manifest) error {
-	type job struct{ file, chunk int }
-	jobs := make(chan job)
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error {
-		defer close(jobs)
-		for i, f := range doc.Files {
-			for n := range f.CRC32C {
-				if err := send(ctx, jobs, job{i, n}); err != nil {
-					return err
-				}
+// compareAll compares what was written with the checksums of the document.
+func compareAll(of []*sums, doc snapshot.Manifest) error {
+	for i, f := range doc.Files {
+		for n, want := range f.CRC32C {
+			if sum := of[i].chunk(n); sum != want {
+				return wrongChunk(f.Name, int64(n), sum, want)
 			}
 		}
-		return nil
-	})
-	for range workers {
-		g.Go(func() error {
-			buf := make([]byte, 256<<10) // fits a core's own cache
-			for j := range jobs {
-				f := doc.Files[j.file]
-				off := int64(j.chunk) * snapshot.ChunkSize
-				part := io.NewSectionReader(files[j.file], off, min(snapshot.ChunkSize, f.Size-off))
-				var sum uint32
-				for {
-					n, err := part.Read(buf)
-					sum = crc32.Update(sum, castagnoli, buf[:n])
-					if errors.Is(err, io.EOF) {
-						break
-					}
-					if err != nil {
-						return err
-					}
-				}
-				if sum != f.CRC32C[j.chunk] {
-					return wrongChunk(f.Name, int64(j.chunk), sum, f.CRC32C[j.chunk])
-				}
-			}
-			return nil
-		})
 	}
-	return g.Wait()
+	return nil
 }
