@@ -13,9 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// leftover has uploads use no more of the processors than the others on the node leave: what this process uses meanwhile, to send too,
-// counts as theirs. (Threads of a lower priority would not do: the runtime waits for each of its threads now and then, and the wake
-// proxy with it.)
+// leftover has uploads use no more of the processors than the others on the node leave. (Threads of a lower priority would not do: the
+// runtime waits for each of its threads now and then, and the wake proxy with it.)
 type leftover struct {
 	cores float64
 	now   func() time.Time
@@ -24,15 +23,17 @@ type leftover struct {
 	pause func(context.Context, time.Duration)
 
 	mu     sync.Mutex    // guards the fields below
+	used   time.Duration // by uploads, of processor time
 	since  time.Time     // of the window
-	was    time.Duration // busy
-	wasOwn time.Duration
-	paid   time.Duration // own
+	before spent         // at its beginning
 	others float64       // the part of all processors that others used
 	budget float64       // processors that uploads may use together
 	at     time.Time     // of the last call
 	owed   time.Duration // of processor time, of what was used and not yet earned
 }
+
+// spent is processor time since some time: of all together, of this process, of its uploads.
+type spent struct{ busy, own, used time.Duration }
 
 const (
 	window = 200 * time.Millisecond // of /proc/stat's ticks there must be some
@@ -40,17 +41,23 @@ const (
 	staleWindow = 4 * time.Second
 	// Where the others use no more than quiet of the node's processors, workers use what they can; where they use loud of them, next
 	// to nothing: who waits for his own requests' answers leaves some time unused, and is slowed down all the same.
-	quiet, loud = 0.4, 0.8
+	quiet, loud = 0.4, 0.7
 	// forget is how much of a loud window still counts in the next: who works in bursts is loud.
 	forget = 0.97
-	// leastShare of a processor is used whatever the others want.
-	leastShare = 0.03
+	// leastShare of all processors is used whatever the others want.
+	leastShare = 0.01
 	// firstShare of a processor is used as long as nothing is known of the others.
 	firstShare = 0.25
 	// ahead is how much may be used at once.
 	ahead = 20 * time.Millisecond
-	// leastPause is worth a pause, and mostPause is the longest after a piece of work: each upload comes to its end.
-	leastPause, mostPause = time.Millisecond, time.Second
+	// leastPause is worth a pause.
+	leastPause = time.Millisecond
+	// mostPiece is what a piece of work of a MiB or less may count, however long it waited for the disk, or for a processor.
+	mostPiece = 20 * time.Millisecond
+	// sendCost is what sending takes of a processor for each MiB: two hashes of it, copies, the kernel's part.
+	sendCost = 3 * time.Millisecond
+	// uncounted is what uploads use for what they are known to.
+	uncounted = 1.25
 )
 
 func newLeftover() *leftover {
@@ -65,56 +72,54 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// pace returns when a worker may go on, after mostPause at the latest, or when ctx ends. What is still owed then is forgiven: it may be the
-// wake proxy's, which never stops.
-func (l *leftover) pace(ctx context.Context) {
-	for left := mostPause; ctx.Err() == nil; {
-		debt := l.owe()
+// pace counts what a worker has done, which took that long, and what has been sent, in bytes; it returns when a worker may go on, or ctx ends.
+func (l *leftover) pace(ctx context.Context, took time.Duration, sent int64) {
+	l.charge(min(took, mostPiece) + time.Duration(sent)*sendCost>>20)
+	for ctx.Err() == nil {
+		debt := l.debt()
 		if debt < leastPause {
 			return
 		}
-		if left <= 0 {
-			l.forgive()
-			return
-		}
-		debt = min(debt, window, left)
-		l.pause(ctx, debt)
-		left -= debt
+		l.pause(ctx, min(debt, window))
 	}
 }
 
-func (l *leftover) forgive() {
-	l.mu.Lock()
-	l.owed = 0
-	l.mu.Unlock()
-}
-
-// owe pays for what was used since the last call, and says how long to wait.
-func (l *leftover) owe() time.Duration {
+func (l *leftover) charge(used time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now, own := l.now(), l.own()
+	l.used += used
+	l.owed += used
+}
+
+// debt says how long to wait until what was used has been earned.
+func (l *leftover) debt() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.now()
 	if now.Sub(l.since) >= window {
-		l.look(now, own)
+		l.look(now)
 	}
 	earned := time.Duration(float64(now.Sub(l.at)) * l.budget)
-	l.owed = max(l.owed-earned, -ahead) + own - l.paid
-	l.at, l.paid = now, own
+	l.owed = max(l.owed-earned, -ahead)
+	l.at = now
 	return time.Duration(float64(l.owed) / l.budget)
 }
 
 // look begins another window, in which workers use what the others left in the last.
-func (l *leftover) look(now time.Time, own time.Duration) {
+func (l *leftover) look(now time.Time) {
 	busy, err := l.busy()
+	s := spent{busy, l.own(), l.used}
 	if took := now.Sub(l.since); err == nil && took < staleWindow {
-		others := float64(busy-l.was-(own-l.wasOwn)) / float64(took) / l.cores
+		// A part of what uploads take nobody has counted, as the collection of garbage; what they have waited is counted, too.
+		mine := min(time.Duration(uncounted*float64(s.used-l.before.used)), s.own-l.before.own)
+		others := float64(s.busy-l.before.busy-mine) / float64(took) / l.cores
 		l.others = max(others, forget*l.others)
-		l.budget = max(leastShare, l.cores*min(1, (loud-l.others)/(loud-quiet)))
+		l.budget = l.cores * max(leastShare, min(1, (loud-l.others)/(loud-quiet)))
 	} else { // of long ago, or the first
 		l.budget, l.others = firstShare, 0
-		l.at, l.paid, l.owed = now, own, 0
+		l.at, l.owed = now, min(l.owed, mostPiece)
 	}
-	l.since, l.was, l.wasOwn = now, busy, own
+	l.since, l.before = now, s
 }
 
 func ownTime() time.Duration {

@@ -34,12 +34,14 @@ func (s *simulated) leftover() *leftover {
 	return l
 }
 
+const piece = 10 * time.Millisecond
+
 // work has a worker work for a while, and returns the part of a processor that it got.
 func (s *simulated) work(l *leftover, lasting time.Duration) float64 {
 	began, before := s.clock, s.mine
 	for s.clock < began+lasting {
-		s.pass(10*time.Millisecond, 1)
-		l.pace(context.Background())
+		s.pass(piece, 1)
+		l.pace(context.Background(), piece, 0)
 	}
 	return float64(s.mine-before) / float64(s.clock-began)
 }
@@ -55,7 +57,7 @@ func TestUploadsTakeWhatIsLeft(t *testing.T) {
 	}
 	s.others = 2
 	s.work(l, 2*time.Second)
-	if got := s.work(l, 20*time.Second); got > 0.05 || got < 0.02 {
+	if got := s.work(l, 20*time.Second); got > 0.03 || got < 0.015 {
 		t.Errorf("beside others that want all it gets %.3f of a processor", got)
 	}
 	s.others = 0.5
@@ -65,25 +67,41 @@ func TestUploadsTakeWhatIsLeft(t *testing.T) {
 	}
 }
 
-// TestUploadsGoOnBesideTheProxy: what the rest of this process uses counts, too, and may be more than there is; an upload goes on all
-// the same.
+// TestUploadsGoOnBesideTheProxy: what the rest of this process uses is the others', and neither stops uploads nor lets them take more.
 func TestUploadsGoOnBesideTheProxy(t *testing.T) {
+	s := &simulated{others: 1}
+	l := s.leftover()
+	proxy := func() time.Duration { return s.clock / 2 } // of this process, too
+	l.own = func() time.Duration { return s.mine + proxy() }
+	l.busy = func() (time.Duration, error) { return (s.used + proxy()) / tick * tick, nil }
+	s.work(l, 2*time.Second)
+	if got := s.work(l, 20*time.Second); got > 0.03 || got < 0.015 {
+		t.Errorf("beside a busy proxy it gets %.3f of a processor", got)
+	}
+}
+
+// TestSendingCounts: as that of the workers does.
+func TestSendingCounts(t *testing.T) {
 	s := &simulated{others: 2}
 	l := s.leftover()
 	s.work(l, 2*time.Second)
 	began := s.clock
-	l.pause = func(_ context.Context, d time.Duration) {
-		if s.pass(d, 0.5); s.clock > began+time.Minute {
-			t.Fatal("nothing is uploaded any more")
-		}
+	const mib = 32
+	l.pace(context.Background(), 0, mib<<20)
+	if took := s.clock - began; took < mib*sendCost*40 {
+		t.Errorf("%d MiB were sent within %v", mib, took)
 	}
-	const pieces = 20
-	for range pieces {
-		s.pass(10*time.Millisecond, 1)
-		l.pace(context.Background())
-	}
-	if took := s.clock - began; took < pieces*mostPause/2 {
-		t.Errorf("it took %v: nothing was left to the others", took)
+}
+
+// TestWaitsDoNotCount: a piece of work that waited for the disk owes no more than any.
+func TestWaitsDoNotCount(t *testing.T) {
+	s := &simulated{others: 2}
+	l := s.leftover()
+	s.work(l, 2*time.Second)
+	began := s.clock
+	l.pace(context.Background(), time.Hour, 0)
+	if took := s.clock - began; took > 2*time.Second {
+		t.Errorf("it waited for %v", took)
 	}
 }
 
@@ -99,8 +117,7 @@ func TestUploadsGoOnUnseen(t *testing.T) {
 	s.work(l, 5*time.Second)
 	ctx, cancel := context.WithCancel(context.Background())
 	l.pause = func(context.Context, time.Duration) { cancel() }
-	s.pass(time.Second, 1)
-	l.pace(ctx)
+	l.pace(ctx, time.Second, 1<<30)
 }
 
 func TestParseBusy(t *testing.T) {

@@ -230,7 +230,7 @@ func measureNeighbour(ctx context.Context, b *bench) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, n.close()) }()
-	o, err := newLoaded(ctx, b, flatLoad, b.plan.store.uploadMiB)
+	o, err := newLoaded(ctx, b, flatLoad, neighbourMiB)
 	if err != nil {
 		return err
 	}
@@ -253,13 +253,15 @@ func measureNeighbour(ctx context.Context, b *bench) (err error) {
 			return err
 		}
 		ratios.addValue(with / ((alone + again) / 2))
+		fmt.Fprintf(os.Stderr, "bench: a neighbour answers %.0f, %.0f and %.0f a second: before, beside and after\n", alone, with, again)
 	}
 	b.add("upload_neighbour_rps_ratio", ratios.median(), "ratio", ">= 0.95", len(ratios))
 	return nil
 }
 
 const (
-	neighbourTime = 2 * time.Second
+	neighbourMiB  = 64 // the machine is another one a minute later: what is compared must lie close together
+	neighbourTime = 5 * time.Second
 	neighbourStep = 200 * time.Millisecond
 )
 

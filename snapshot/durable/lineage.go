@@ -31,9 +31,9 @@ type Config struct {
 	Grace time.Duration
 	// Workers compress and hash: as many as there are cores.
 	Workers int
-	// Pace is called by a commit's workers between two pieces of work, of 1 MiB or less. It may wait, until its context ends. nil: they
-	// go on at once.
-	Pace func(context.Context)
+	// Pace is called by a commit's workers after each piece of work, of 1 MiB or less, with how long it took and how many bytes the commit
+	// has sent since the last call. It may wait, until its context ends. nil: they go on at once.
+	Pace func(ctx context.Context, took time.Duration, sent int64)
 	// Uploads and Downloads are at work at a time, for each call: 2 and 8.
 	Uploads, Downloads int
 	// CachedFrames, of 256 KiB, are kept for each snapshot that is open: 64.

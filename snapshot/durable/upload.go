@@ -53,7 +53,8 @@ type upload struct {
 	out   []file      // of the last pass
 
 	done, sent atomic.Int64
-	reserved   int64 // bytes of new objects, sent or about to be; one goroutine at a time
+	unpaid     atomic.Int64 // of sent, not yet told to Config.Pace
+	reserved   int64        // bytes of new objects, sent or about to be; one goroutine at a time
 }
 
 // sendPack is a pack that the new manifest may name.
@@ -135,9 +136,10 @@ func (p *pass) work(stop chan struct{}) {
 	for {
 		select {
 		case job := <-p.jobs:
+			began := time.Now()
 			job(w)
 			if pace := p.l.t.cfg.Pace; pace != nil {
-				pace(p.ctx)
+				pace(p.ctx, time.Since(began), p.unpaid.Swap(0))
 			}
 		case <-stop:
 			return
@@ -414,6 +416,7 @@ func (l *Lineage) put(ctx context.Context, name string, body []byte) (clean bool
 func (u *upload) put(ctx context.Context, name string, body []byte) (clean bool, err error) {
 	if clean, err = u.l.put(ctx, name, body); err == nil {
 		u.sent.Add(int64(len(body)))
+		u.unpaid.Add(int64(len(body)))
 		u.report()
 	}
 	return clean, err
