@@ -21,6 +21,7 @@ type relay struct {
 	mu    sync.Mutex
 	free  *sync.Cond
 	limit int64 // of sent; negative: none
+	stand func(net.Conn)
 	ended bool
 	conns map[net.Conn]struct{}
 }
@@ -66,24 +67,19 @@ func newRelay(t *testing.T, w *harness.World, target string) *relay {
 // serve passes one connection on. While the server is down it is closed at once.
 func (r *relay) serve(client net.Conn) {
 	defer client.Close()
+	stand := r.register(client)
+	defer r.forget(client)
+	if stand != nil {
+		stand(client)
+		return
+	}
 	server, err := net.Dial("tcp", r.target)
 	if err != nil {
 		return
 	}
 	defer server.Close()
-	r.mu.Lock()
-	r.conns[client], r.conns[server] = struct{}{}, struct{}{}
-	ended := r.ended
-	r.mu.Unlock()
-	defer func() {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		delete(r.conns, client)
-		delete(r.conns, server)
-	}()
-	if ended {
-		return
-	}
+	r.register(server)
+	defer r.forget(server)
 	var both sync.WaitGroup
 	both.Go(func() {
 		_, _ = io.Copy(client, server)
@@ -92,6 +88,32 @@ func (r *relay) serve(client net.Conn) {
 	r.copyUp(server, client)
 	_ = server.Close()
 	both.Wait()
+}
+
+// register has a connection closed when the relay ends, and tells what answers in the server's place, if anything.
+func (r *relay) register(c net.Conn) (stand func(net.Conn)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.conns[c] = struct{}{}; r.ended {
+		_ = c.Close()
+	}
+	return r.stand
+}
+
+func (r *relay) forget(c net.Conn) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.conns, c)
+}
+
+// answer ends all connections, and has those to come answered by stand; nil: by the server.
+func (r *relay) answer(stand func(net.Conn)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.stand = stand
+	for c := range r.conns {
+		_ = c.Close()
+	}
 }
 
 func (r *relay) copyUp(server, client net.Conn) {

@@ -225,6 +225,10 @@ func TestTheStoreIsWaitedFor(t *testing.T) {
 			now, err := s.Status(s.context(), "web")
 			return err == nil && strings.HasPrefix(now.GetWaits(), c.waits)
 		})
+		known.Eventually(t, "its sandbox is booted meanwhile", func() bool {
+			now, err := s.Status(s.context(), "web")
+			return err == nil && now.GetSandboxPid() != 0
+		})
 		s.must(c.give())
 		<-answered
 		web.GoesOn()
@@ -270,6 +274,11 @@ func TestAStoreThatStaysAway(t *testing.T) {
 		t.Error("a blocked workload answers")
 	}
 	s.inspected("block", "blocked", "in the store: ")
+	now, err := s.Status(s.context(), "block")
+	s.must(err)
+	if pid := now.GetSandboxPid(); pid != 0 {
+		t.Errorf("the sandbox that was booted for the wake, %d, is kept", pid)
+	}
 	s.must(s.gw.Start())
 	s.ctl(0, "wake", "block")
 	block.GoesOn()

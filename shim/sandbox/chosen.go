@@ -153,6 +153,7 @@ func (w *Workload) surveyLocal(t *transition) (s *snapshot.Snapshot, view survey
 // askStore adds to a survey what the store has, and returns what was opened there.
 func (w *Workload) askStore(t *transition, s *snapshot.Snapshot, view *survey) (open *stored) {
 	view.asked = true
+	w.bootBeside(t)
 	var a pages.Answer
 	err := t.step("store", func(ctx context.Context) (err error) {
 		open, a, err = w.openForWake(ctx, t, view.want)

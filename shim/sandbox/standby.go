@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -89,9 +90,14 @@ func (w *Workload) bootAhead() (generation int) {
 // beginAhead claims a sleeper's sandbox for a change of the standby, if allowed says so under w.mu, until the returned function
 // is called; nil: it is not to be had.
 func (w *Workload) beginAhead(cancel context.CancelFunc, allowed func() bool) (end func()) {
+	return w.claimAhead(lifecycle.Asleep, cancel, allowed)
+}
+
+// claimAhead is beginAhead in another state.
+func (w *Workload) claimAhead(in lifecycle.Workload, cancel context.CancelFunc, allowed func() bool) (end func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.state != lifecycle.Asleep || w.killed || w.ahead != nil || !allowed() {
+	if w.state != in || w.killed || w.ahead != nil || !allowed() {
 		return nil
 	}
 	a := &ahead{cancel: cancel, done: make(chan struct{})}
@@ -102,6 +108,30 @@ func (w *Workload) beginAhead(cancel context.CancelFunc, allowed func() bool) (e
 		w.mu.Unlock()
 		close(a.done)
 	}
+}
+
+// bootBeside boots a wake's sandbox while the store is still asked what to restore: whoever needs it waits for it (bootOnce), whoever frees
+// the sandbox ends it. Where it fails, or there is little memory, it is booted later.
+func (w *Workload) bootBeside(t *transition) {
+	if memoryScarce() {
+		return
+	}
+	ctx, cancel := context.WithCancel(t.ctx)
+	end := w.claimAhead(lifecycle.Waking, cancel, func() bool { return w.sandboxPid == 0 })
+	if end == nil {
+		cancel()
+		return
+	}
+	t.beside = true
+	w.background.Go(func() {
+		defer cancel()
+		defer end()
+		err := t.step("boot", func(context.Context) error { return w.boot(ctx) })
+		if err != nil && !errors.Is(context.Cause(ctx), context.Canceled) { // whoever cancels it clears it away
+			w.opts.Log.Warn("boot beside the store", "error", err)
+			w.clearAhead()
+		}
+	})
 }
 
 // clearAhead frees what there is of a standby. The caller has claimed it.

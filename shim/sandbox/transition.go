@@ -25,6 +25,7 @@ type transition struct {
 	stale  bool              // a wake that a person asks for over files that have gone on
 	older  bool              // a wake whose snapshot others have outrun
 	hooked bool              // hook-before-sleep has been begun
+	beside bool              // a wake whose sandbox is being booted, or stands ready, before it is known what to restore
 	firm   bool              // a hibernation that nobody's use undoes: the sandbox can't be reached, and does not answer
 
 	mu      sync.Mutex // guards the fields below: steps of a wake overlap

@@ -119,17 +119,30 @@ func (w *Workload) giveUp(t *transition, err error) {
 		w.endTransition(t, lifecycle.Block, "killed", err.Error(), ErrKilled)
 		return
 	case errors.Is(cause, ErrFenced), errors.As(err, &unclaimed):
+		w.withoutSandbox(t)
 		w.postpone(t, err)
 		return
 	case w.mustRestore(), t.from != 0, errors.As(err, &stop), w.elsewhere(t, err):
+		w.withoutSandbox(t)
 		w.block(t, err)
 		return
 	}
 	if e := w.mayStartCold(); e != nil {
+		w.withoutSandbox(t)
 		w.postpone(t, errors.Join(e, err))
 		return
 	}
 	w.coldStart(t, err)
+}
+
+// withoutSandbox frees the sandbox that was booted beside a wake that restores nothing.
+func (w *Workload) withoutSandbox(t *transition) {
+	if !t.beside {
+		return
+	}
+	if err := w.discard(t); err != nil {
+		w.opts.Log.Error("a sandbox that was booted in vain", "id", t.record.GetId(), "error", err)
+	}
 }
 
 // elsewhere says whether a container is being started that another node could restore.
@@ -239,7 +252,7 @@ func (w *Workload) restore(t *transition, y *way) error {
 	}
 	g, ctx := errgroup.WithContext(t.ctx)
 	g.Go(func() error { return t.step(y.ready, func(context.Context) error { return y.check(ctx, y.flat) }) })
-	g.Go(func() error { return t.step("boot", func(context.Context) error { return w.bootOnce(ctx) }) })
+	g.Go(func() error { return w.bootFor(ctx, t) })
 	g.Go(func() error { return t.step("inner", func(context.Context) error { return w.prepareWhatIs(ctx, t) }) })
 	g.Go(func() error { return w.lookOutside(t, y.snapshot.Manifest()) })
 	g.Go(func() error { return w.takeRight(t) })
@@ -306,6 +319,15 @@ func (w *Workload) afterRestore(t *transition, y *way) {
 	} else {
 		w.uncache(y.snapshot)
 	}
+}
+
+// bootFor has a wake's sandbox booted. Where that has begun beside the store, its step is told already.
+func (w *Workload) bootFor(ctx context.Context, t *transition) error {
+	if t.beside {
+		t.beside = false
+		return w.bootOnce(ctx)
+	}
+	return t.step("boot", func(context.Context) error { return w.bootOnce(ctx) })
 }
 
 // bootOnce boots a sandbox, unless Create has done so already, or one stands by.
