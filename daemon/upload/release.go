@@ -60,12 +60,9 @@ const (
 	ended              // nothing of it is there, and it ran after the newest generation
 )
 
-// releaseLimit bounds the requests to the store and the shim: a Claim may wait for them.
-const releaseLimit = 5 * time.Second
-
 // release gives a claim away, if the workload rests.
 func (u *Uploader) release(ctx context.Context, l *lineage) {
-	ctx, cancel := context.WithTimeout(ctx, releaseLimit)
+	ctx, cancel := context.WithTimeout(ctx, u.opts.releaseWithin)
 	defer cancel()
 	err := u.releaseNow(ctx, l)
 	u.mu.Lock()
@@ -158,11 +155,14 @@ func (u *Uploader) rests(ctx context.Context, l *lineage) (rest, error) {
 	return sleeps, nil
 }
 
-// epochOf a snapshot of the node's; a number that none has where it can't be read.
+// noEpoch is none that anything has.
+const noEpoch = ^uint64(0)
+
+// epochOf a snapshot of the node's; noEpoch where it can't be read.
 func (u *Uploader) epochOf(dir string, sequence uint64) uint64 {
 	found, err := snapshot.Inspect(dir)
 	if err != nil || found.Snapshot == nil || found.Snapshot.Sequence() != sequence {
-		return ^uint64(0)
+		return noEpoch
 	}
 	return found.Snapshot.Manifest().Epoch
 }
@@ -255,6 +255,7 @@ func (u *Uploader) confirm(ctx context.Context, l *lineage) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if err != nil {
+		u.opts.Log.Debug("a claim could not be confirmed: it is tried again", "name", l.record.Name, "error", err)
 		l.confirmFailures++
 		l.confirmNext = time.Now().Add(u.pauseAfter(l.confirmFailures))
 		return
@@ -276,7 +277,9 @@ func (u *Uploader) confirmNow(ctx context.Context, l *lineage) error {
 	if !ok || !needed {
 		return nil
 	}
-	local.Epoch = u.epochOf(u.dirOf(r), local.Sequence)
+	if epoch := u.epochOf(u.dirOf(r), local.Sequence); epoch != noEpoch {
+		local.Epoch = epoch
+	}
 	tier, err := u.rightsOf(l)
 	if err != nil {
 		return err

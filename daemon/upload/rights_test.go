@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -277,4 +278,344 @@ func TestHeldFromMemory(t *testing.T) {
 	c.runs()
 	c.falls(2, memory(5, 2))
 	c.released()
+}
+
+// A node that is dead is taken over from, with what it slept with last; what it finds when it comes back it may not run, nor commit.
+func TestTakeOver(t *testing.T) {
+	bucket := memstore.NewBucket()
+	a, b := newMachine(t, bucket, "a").start(), newMachine(t, bucket, "b").start()
+	ca, cb := a.container("ca", "db"), b.container("cb", "db")
+	ca.wakes()
+	ca.falls(1, memory(5, 1))
+	ca.released()
+	ca.wakes()
+	a.d.stop()
+	b.set(func() { b.seen = 12 * time.Second })
+	if _, err := cb.claim(); err == nil || !strings.Contains(err.Error(), "nothing for 12s") || !strings.Contains(err.Error(), "1m0s") {
+		t.Fatalf("%v", err)
+	}
+	b.set(func() { b.dead["a"] = true })
+	r := cb.wakes()
+	if r.Epoch != 3 || r.Whole || r.Former != "a" || !slices.Equal(r.Generations, []Has{{1, 1}}) {
+		t.Errorf("%+v", r)
+	}
+	// The shim of a has put it to sleep when the lease ended. Its daemon comes back.
+	ca.snapshotAt(2, memory(5, 2))
+	a.set(func() { a.states["db"] = "asleep" })
+	a.term = "a-2"
+	a.start()
+	a.eventually("a hears that it was overtaken", func() bool {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return len(a.fenced) > 0
+	})
+	if _, err := ca.claim(); !errors.Is(err, durable.ErrOwned) {
+		t.Errorf("%v", err)
+	}
+	cb.falls(2, memory(5, 3))
+	cb.released()
+	if h := cb.storeHead(); h.Epoch != 3 || h.Generations[0].Epoch != 3 || h.Last != "b" {
+		t.Errorf("%+v", h)
+	}
+	// And a may run it again, from what b has made of it.
+	if r := ca.wakes(); r.Epoch != 4 || !r.Whole || r.Former != "b" || r.Generations[0] != (Has{2, 3}) {
+		t.Errorf("%+v", r)
+	}
+	time.Sleep(20 * time.Millisecond)
+	if got := ca.sequences(ca.storeName()); !slices.Equal(got, []uint64{2, 1}) || ca.storeHead().Generations[0].Epoch != 3 {
+		t.Errorf("what was overtaken is committed: %v", got)
+	}
+}
+
+// What was claimed before the lease lapsed is this node's only once the store has said so again, and by a change there: who has looked at
+// it meanwhile looks again.
+func TestLapsedClaim(t *testing.T) {
+	a := newMachine(t, memstore.NewBucket(), "a").start()
+	c := a.container("c", "db")
+	c.wakes()
+	a.lease("")
+	if _, err := c.claim(); !errors.Is(err, fence.ErrLapsed) {
+		t.Errorf("without a lease: %v", err)
+	}
+	a.d.store.Script(memstore.Fault{Op: memstore.Put, Name: "heads/", Kind: memstore.Fail, Times: -1})
+	a.lease("a-2")
+	if _, err := c.claim(); err == nil {
+		t.Error("it is given though the store could not be changed")
+	}
+	before := c.storeHead()
+	a.d.store.Heal()
+	r, err := c.claim()
+	if err != nil || r.Epoch != 1 {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	if now := c.storeHead(); now.Revision <= before.Revision || now.Nonce == before.Nonce {
+		t.Error("the head is as it was")
+	}
+	if r.Whole {
+		t.Error("it ran, and is said to be whole")
+	}
+}
+
+// A release whose answer is not known is not relied on, either way.
+func TestReleaseUnknown(t *testing.T) {
+	for what, kind := range map[string]memstore.Kind{"made": memstore.StallAfter, "not made": memstore.Stall} {
+		t.Run(what, func(t *testing.T) {
+			a := newMachine(t, memstore.NewBucket(), "a").start(func(o *Options) { o.releaseWithin = 50 * time.Millisecond })
+			c := a.container("c", "db")
+			c.wakes()
+			hung := make(chan struct{})
+			// The second write of the head: the first is the commit's.
+			a.d.store.Script(memstore.Fault{Op: memstore.Put, Name: "heads/", Skip: 1, Kind: kind, Do: sync.OnceFunc(func() { close(hung) })})
+			c.falls(1, memory(5, 1))
+			<-hung
+			r := c.wakes()
+			if want := map[bool]uint64{true: 2, false: 1}[kind == memstore.StallAfter]; r.Epoch != want || !r.Whole || r.Former != "" {
+				t.Errorf("%+v", r)
+			}
+			if h := c.storeHead(); h.Owner == nil || h.Epoch != r.Epoch {
+				t.Errorf("%+v", h)
+			}
+			c.falls(2, memory(5, 2))
+			c.released()
+		})
+	}
+}
+
+// A daemon that is killed in the middle of a claim or a release, before or after what it was at was done, leaves nothing that the next one
+// doesn't put right: the workload runs here, and then elsewhere, and never in two places.
+func TestKilledAtEachStep(t *testing.T) {
+	died := errors.New("the daemon has died")
+	for _, done := range []bool{false, true} {
+		for step := range 12 {
+			t.Run(fmt.Sprint(step, done), func(t *testing.T) {
+				bucket := memstore.NewBucket()
+				a, b := newMachine(t, bucket, "a").start(), newMachine(t, bucket, "b").start()
+				ca, cb := a.container("ca", "db"), b.container("cb", "db")
+				var mu sync.Mutex
+				left, dead := step, false
+				a.d.store.Before(func(op memstore.Op, name string) memstore.Fault {
+					mu.Lock()
+					defer mu.Unlock()
+					if dead {
+						return memstore.Fault{Kind: memstore.Fail, Err: died}
+					}
+					if op != memstore.Put {
+						return memstore.Fault{}
+					}
+					if left--; left >= 0 {
+						return memstore.Fault{}
+					}
+					dead = true
+					if done {
+						return memstore.Fault{Kind: memstore.LoseAnswer}
+					}
+					return memstore.Fault{Kind: memstore.Fail, Err: died}
+				})
+				ran := false
+				if _, err := ca.claim(); err == nil {
+					ran = true
+					ca.runs()
+					ca.falls(1, memory(5, 1))
+					time.Sleep(30 * time.Millisecond)
+				}
+				a.d.stop()
+				a.set(func() { a.term = "a-2" })
+				a.start()
+				if r := ca.wakes(); ran && !r.Whole {
+					t.Errorf("%+v", r)
+				}
+				if _, err := cb.claim(); !errors.Is(err, durable.ErrOwned) {
+					t.Fatalf("it runs on a, and b may run it: %v", err)
+				}
+				ca.falls(2, memory(5, 2))
+				ca.released()
+				if r := cb.wakes(); !r.Whole || r.Generations[0].Sequence != 2 {
+					t.Errorf("%+v", r)
+				}
+			})
+		}
+	}
+}
+
+// A claim that was made, and of which the daemon has died before it could write that down, doesn't keep others from the workload when
+// nobody asks for it here again.
+func TestForgottenClaim(t *testing.T) {
+	bucket := memstore.NewBucket()
+	a, b := newMachine(t, bucket, "a").start(), newMachine(t, bucket, "b").start()
+	ca := a.container("ca", "db")
+	a.d.store.Script(memstore.Fault{Op: memstore.Put, Name: "heads/", Kind: memstore.LoseAnswer, Times: -1}, memstore.Fault{Op: memstore.Get, Name: "heads/", Skip: 1, Kind: memstore.Fail, Times: -1})
+	if _, err := ca.claim(); err == nil {
+		t.Fatal("a claim that nobody knows of is given")
+	}
+	a.d.stop()
+	ca.gone()
+	a.must(os.RemoveAll(ca.dir()))
+	a.start()
+	ca.released()
+	if r := b.container("cb", "db").wakes(); r.Epoch != 2 || r.Former != "a" {
+		t.Errorf("%+v", r)
+	}
+}
+
+// A container that has ended with its snapshot kept asleep leaves it to any node, and so does one that has ended for good; then what
+// the store has is not all of it. What was awake when its shim died stays this node's.
+func TestEnded(t *testing.T) {
+	bucket := memstore.NewBucket()
+	a, b := newMachine(t, bucket, "a").start(), newMachine(t, bucket, "b").start()
+	kept, over, crashed := a.container("1", "kept"), a.container("2", "over"), a.container("3", "crashed")
+	for _, c := range []*copyOf{kept, over, crashed} {
+		c.wakes()
+	}
+	kept.snapshotAt(1, memory(5, 1)) // on-stop = hibernate: the shim ends at once
+	kept.gone()
+	over.falls(1, memory(5, 1))
+	over.released()
+	over.wakes()
+	over.gone()
+	a.must(os.RemoveAll(over.dir()))
+	crashed.gone()
+	for _, id := range []string{"1", "2", "3"} {
+		a.d.Left(key(id))
+	}
+	kept.released()
+	over.released()
+	if r := b.container("b1", "kept").wakes(); !r.Whole || r.Former != "a" || r.Generations[0] != (Has{1, 1}) {
+		t.Errorf("%+v", r)
+	}
+	if r := b.container("b2", "over").wakes(); r.Whole || r.Former != "a" || r.Generations[0] != (Has{1, 1}) {
+		t.Errorf("%+v", r)
+	}
+	if _, err := b.container("b3", "crashed").claim(); !errors.Is(err, durable.ErrOwned) {
+		t.Errorf("%v", err)
+	}
+}
+
+// With fencing = relaxed the last owner goes on while the store is away. When it is back, and nobody came between, it is its again; where
+// somebody did, the copy is ended.
+func TestRelaxed(t *testing.T) {
+	for _, overtaken := range []bool{false, true} {
+		t.Run(fmt.Sprint(overtaken), func(t *testing.T) {
+			bucket := memstore.NewBucket()
+			relaxed := func(o *Options) { o.Relaxed = true }
+			a, b := newMachine(t, bucket, "a").start(relaxed), newMachine(t, bucket, "b").start(relaxed)
+			ca, stranger := a.container("ca", "db"), a.container("cs", "never seen")
+			if r := ca.wakes(); r.Leased {
+				t.Errorf("%+v", r)
+			}
+			ca.falls(1, memory(5, 1))
+			ca.released()
+			a.d.store.Script(memstore.Fault{Kind: memstore.Fail, Times: -1})
+			a.lease("")
+			r := ca.wakes()
+			if !r.Unconfirmed || r.Leased || !r.Whole || r.Epoch != 1 || r.Generations[0] != (Has{1, 1}) {
+				t.Errorf("%+v", r)
+			}
+			if _, err := stranger.claim(); err == nil {
+				t.Error("a workload that was never here runs without the store")
+			}
+			if overtaken {
+				b.container("cb", "db").wakes()
+			}
+			a.d.stop() // and it is remembered by the next
+			a.start(relaxed, func(o *Options) { a.term = "a-2" })
+			if overtaken {
+				a.eventually("the copy is ended", func() bool {
+					a.mu.Lock()
+					defer a.mu.Unlock()
+					return slices.Contains(a.fenced, "db")
+				})
+				return
+			}
+			a.eventually("it is claimed again", func() bool { h := ca.storeHead(); return h.Owner != nil && h.Epoch == 2 })
+			ca.falls(2, memory(5, 2)) // under the epoch that it was told
+			ca.released()
+			if h := ca.storeHead(); h.Generations[0].Sequence != 2 || h.Generations[0].Epoch != 1 || len(a.fenced) != 0 {
+				t.Errorf("%+v, fenced %v", h, a.fenced)
+			}
+		})
+	}
+}
+
+// What nobody can decide but a person is refused; and a store that can't fence makes the identity the node's own.
+func TestClaimRefused(t *testing.T) {
+	bucket := memstore.NewBucket()
+	a := newMachine(t, bucket, "a").start()
+	c := a.container("c", "db")
+	c.wakes()
+	old := bucket.Body("heads/" + c.storeName())
+	c.falls(1, memory(5, 1))
+	c.released()
+	c.wakes()
+	bucket.Alter("heads/"+c.storeName(), func([]byte) []byte { return old })
+	a.lease("a-2")
+	if _, err := c.claim(); !errors.Is(err, durable.ErrRolledBack) {
+		t.Errorf("a head that was put back: %v", err)
+	}
+	bucket.Alter("heads/"+c.storeName(), func([]byte) []byte { return nil })
+	if _, err := c.claim(); !errors.Is(err, durable.ErrRolledBack) {
+		t.Errorf("a head that is gone: %v", err)
+	}
+	// A node that has forgotten all but the snapshot.
+	b := newMachine(t, memstore.NewBucket(), "b").start()
+	d := b.container("d", "db")
+	if _, err := b.other(d.storeName()).Acquire(t.Context(), durable.Claim{}); err != nil {
+		t.Fatal(err)
+	}
+	d.local = Local{3, 5}
+	b.set(func() { b.dead["node-2"] = true })
+	if _, err := d.claim(); !errors.Is(err, durable.ErrRolledBack) {
+		t.Errorf("a head that is older than the node's snapshot: %v", err)
+	}
+	if _, err := b.d.Claim(t.Context(), api.Workload{Namespace: "default", ID: "x"}, Local{}); !errors.Is(err, ErrInvalid) {
+		t.Errorf("%v", err)
+	}
+	gone := b.container("e", "gone")
+	gone.wakes()
+	tier := b.other(gone.storeName())
+	_, err := tier.Acquire(t.Context(), durable.Claim{TakeOver: true})
+	b.must(errors.Join(err, tier.Destroy(t.Context())))
+	b.lease("b-2")
+	gone.local = Local{1, 1}
+	if _, err := gone.claim(); !errors.Is(err, durable.ErrDestroyed) {
+		t.Errorf("%v", err)
+	}
+	gone.local = Local{}
+	if r, err := gone.claim(); err != nil || !r.Whole {
+		t.Errorf("a workload that begins anew: %+v, %v", r, err)
+	}
+}
+
+// The snapshots of a workload that is gone from this node, and that another one runs or has run since, are left alone, whatever its
+// delete-after says.
+func TestGoneFromHereOnly(t *testing.T) {
+	bucket := memstore.NewBucket()
+	a, b := newMachine(t, bucket, "a").start(), newMachine(t, bucket, "b").start()
+	names := map[string]string{}
+	for _, identity := range []string{"runs there", "slept there", "nobody's"} {
+		c := a.container("a "+identity, identity)
+		names[identity] = c.storeName()
+		c.wakes()
+		c.falls(1, memory(5, 1))
+		c.released()
+		c.gone()
+	}
+	runs, slept := b.container("b1", "runs there"), b.container("b2", "slept there")
+	runs.wakes()
+	slept.wakes()
+	slept.falls(2, memory(5, 2))
+	slept.released()
+	for identity := range names {
+		a.must(os.RemoveAll(snapshot.DirFor(a.data, "default", "", identity)))
+		a.d.Expired(key("a "+identity), time.Now())
+	}
+	a.eventually("what is nobody's is destroyed", func() bool {
+		_, err := a.other(names["nobody's"]).Head(t.Context())
+		return errors.Is(err, durable.ErrDestroyed)
+	})
+	time.Sleep(50 * time.Millisecond)
+	for _, c := range []*copyOf{runs, slept} {
+		if h := c.storeHead(); len(h.Generations) == 0 || h.State == durable.Deleted {
+			t.Errorf("%s: %+v", c.identity, h)
+		}
+	}
 }

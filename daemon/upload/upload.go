@@ -44,8 +44,10 @@ type Options struct {
 	Fence       Fence
 	Shims       Shims
 	Relaxed     bool
-	Meter       Meter // default: none
-	Log         *slog.Logger
+	// releaseWithin bounds the requests of a release, which a Claim may wait for. Default 5 s.
+	releaseWithin time.Duration
+	Meter         Meter // default: none
+	Log           *slog.Logger
 }
 
 // Meter takes counts. Its methods are called from many goroutines, and must not wait.
@@ -69,6 +71,7 @@ type Meter interface {
 func (o Options) withDefaults() Options {
 	for field, value := range map[*time.Duration]time.Duration{
 		&o.Grace: time.Hour, &o.ScanEvery: time.Minute, &o.FirstPause: time.Second, &o.MostPause: 5 * time.Minute,
+		&o.releaseWithin: 5 * time.Second,
 	} {
 		if *field <= 0 {
 			*field = value
