@@ -11,9 +11,9 @@ import (
 // named is a test in one of the lists: package, test, and what a subtest is called.
 var named = regexp.MustCompile("`([a-z0-9/]+) (Test[A-Za-z0-9]+)(?:/([^`]+))?`")
 
-// Every test that the lists of what a shim and the network have to be name is there.
+// Every test that the lists of what a shim and the network have to be, and of what sleep does to a program, name is there.
 func TestNamedTestsExist(t *testing.T) {
-	for _, name := range []string{"CONFORMANCE.md", "NETWORK.md"} {
+	for _, name := range []string{"CONFORMANCE.md", "NETWORK.md", "SLEEP.md"} {
 		t.Run(name, func(t *testing.T) { namedIn(t, filepath.Join("docs", name)) })
 	}
 }
@@ -69,6 +69,21 @@ func TestNetworksTestsAreNamed(t *testing.T) {
 	for _, m := range regexp.MustCompile(`(?m)^func (Test[A-Za-z0-9]+)\(t `).FindAllStringSubmatch(testsOf(t, "integration/network"), -1) {
 		if !strings.Contains(string(list), "`integration/network "+m[1]) {
 			t.Errorf("docs/NETWORK.md doesn't name %s of integration/network", m[1])
+		}
+	}
+}
+
+// What is measured of programs is told.
+func TestMeasuredSleepIsTold(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join("..", "docs", "SLEEP.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{"integration/aftersleep", "integration/ownhooks"} {
+		for _, m := range regexp.MustCompile(`(?m)^func (Test[A-Za-z0-9]+)\(t `).FindAllStringSubmatch(testsOf(t, dir), -1) {
+			if !strings.Contains(string(page), "`"+dir+" "+m[1]+"`") {
+				t.Errorf("docs/SLEEP.md doesn't name %s of %s", m[1], dir)
+			}
 		}
 	}
 }
