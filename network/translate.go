@@ -201,14 +201,14 @@ func (a *Attachment) whyTranslated() string {
 }
 
 // ResetConnections ends those connections of the sandbox's that it made where its pod was as earlier says, and by an address
-// which the pod has no more: nobody can answer it in them, and it is told as if each peer had reset its own. It comes while the sandbox runs and the gate is not open, so that
+// which the pod has no more; without earlier, all, as those of a copy are. Nobody can answer it in them, and it is told as if each peer had reset its own. It comes while the sandbox runs and the gate is not open, so that
 // no peer hears of it. It returns how many were ended; one that doesn't answer, as one that is being opened, is left alone.
 func (l *Link) ResetConnections(ctx context.Context, flows []Flow, earlier *Attachment) (int, error) {
 	l.keeperMu.Lock()
 	defer l.keeperMu.Unlock()
 	flows = slices.DeleteFunc(slices.Clone(flows), func(f Flow) bool {
 		own := f.Own.Addr().Unmap()
-		return earlier.outside(own) == l.attachment.outside(own)
+		return earlier != nil && earlier.outside(own) == l.attachment.outside(own)
 	})
 	table, err := l.elicit(ctx, l.carried(flows))
 	if err != nil || table.Len() == 0 {

@@ -221,9 +221,12 @@ func (l *Local) Remove() error {
 }
 
 // RemoveUnused is Remove of a directory that holds nothing yet, as after an
-// OpenLocal that made it. With anything in it, it does nothing.
+// OpenLocal that made it. With anything in it, or after Remove, it does nothing.
 func (l *Local) RemoveUnused() error {
 	entries, err := os.ReadDir(l.dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("remove %s: %w", l.dir, err)
 	}

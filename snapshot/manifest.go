@@ -53,6 +53,8 @@ type Manifest struct {
 	Ports      []uint16        `json:"ports,omitempty"`      // listening when it was put to sleep
 	Only4      []uint16        `json:"ports_ipv4,omitempty"` // those of Ports that took no IPv6
 
+	// Template: other workloads may begin from it.
+	Template bool `json:"template,omitempty"`
 	// Origin is where it is a copy from, while the workload has not run by itself yet.
 	Origin *Origin `json:"origin,omitempty"`
 

@@ -29,7 +29,7 @@ func fullManifest() Manifest {
 			Image: "i", ImageDigest: "sha256:3", RootfsKey: "k", Volumes: []Volume{{Destination: "/data", Source: "/srv", ReadOnly: true, Print: Print{FileSystem: "ef53/0000000200000003", Entries: 4, More: true, Newest: time.Unix(5, 6).UTC(), Digest: "d"}}},
 		}},
 		Attachment: json.RawMessage(`{"mac":"02:00"}`), Ports: []uint16{80, 65535}, Only4: []uint16{80},
-		Origin:  &Origin{Namespace: "n", ID: "i", Identity: "p/w", Lineage: "l", Sequence: 2, Created: time.Unix(7, 8).UTC()},
+		Template: true, Origin: &Origin{Namespace: "n", ID: "i", Identity: "p/w", Lineage: "l", Sequence: 2, Created: time.Unix(7, 8).UTC()},
 		Touched: Touched{{Page: 7, Count: 2}},
 		Notes:   map[string]json.RawMessage{"signals": json.RawMessage(`[15]`)},
 		Durable: &Durable{

@@ -127,18 +127,24 @@ func Mint(ctx context.Context, dir string, from Image, m Manifest, opts ...Optio
 		return fmt.Errorf("make a workload: %w", err)
 	}
 	defer func() { err = errors.Join(err, l.RemoveUnused(), l.Close()) }()
-	if _, err := l.Head(); !errors.Is(err, ErrNoHead) {
-		return fmt.Errorf("make a workload: %s: %w", dir, ErrTaken)
-	}
-	in, err := l.Begin(ctx)
-	if err != nil {
-		return fmt.Errorf("make a workload: %w", err)
-	}
-	if err := in.Link(ctx, from); err != nil {
-		return fmt.Errorf("make a workload: %w", err)
-	}
-	if _, err := in.Commit(ctx, m); err != nil {
+	if err := l.Mint(ctx, from, m); err != nil {
 		return fmt.Errorf("make a workload: %w", err)
 	}
 	return nil
+}
+
+// Mint is [Mint] in a directory that is open, and has no head yet: ErrTaken.
+func (l *Local) Mint(ctx context.Context, from Image, m Manifest) error {
+	if _, err := l.Head(); !errors.Is(err, ErrNoHead) {
+		return fmt.Errorf("%s: %w", l.dir, ErrTaken)
+	}
+	in, err := l.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	if err := in.Link(ctx, from); err != nil {
+		return err
+	}
+	_, err = in.Commit(ctx, m)
+	return err
 }

@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -144,6 +145,33 @@ func (l *line) ask() error {
 	return err
 }
 
+// stalledBytes is more than all buffers on the way hold.
+const stalledBytes = 32 << 20
+
+// request asks for so many bytes, and reads nothing.
+func (l *line) request(n int) error {
+	_, err := fmt.Fprintf(l, "GET /bytes?n=%d HTTP/1.1\r\nHost: web\r\n\r\n", n)
+	return err
+}
+
+// drain reads them.
+func (l *line) drain(want int64) error {
+	if err := l.SetDeadline(time.Now().Add(limit)); err != nil {
+		return err
+	}
+	answer, err := http.ReadResponse(l.in, nil)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	if n, err := io.Copy(io.Discard, answer.Body); err != nil || n != want {
+		return fmt.Errorf("%d bytes of %d: %v", n, want, err)
+	}
+	return nil
+}
+
+func (l *line) client() netip.AddrPort { return netip.MustParseAddrPort(l.LocalAddr().String()) }
+
 // wire counts the packets of a pod's own that belong to a connection of that client.
 type wire struct {
 	mu sync.Mutex
@@ -215,21 +243,20 @@ func (h *wire) count() int {
 func TestForkOfWhatIsAwake(t *testing.T) {
 	w := newWorld(t, nil)
 	web := w.parent()
-	held := w.dial(web)
+	held, stalled := w.dial(web), w.dial(web)
+	w.must(stalled.request(stalledBytes)) // nobody reads: the server has more to send, and asks again and again whether it may
 	if got := w.fork("web", "one", "two"); !slices.Equal(got, []string{"one", "two"}) {
 		t.Fatalf("made %v", got)
 	}
 	w.must(held.ask())
-	client := netip.MustParseAddrPort(held.LocalAddr().String())
-	own := w.listen(web.Pod, client)
-	w.must(held.ask())
-	known.Eventually(t, "the wire of the forked one is heard", func() bool { return own.count() > 0 })
+	own := w.listen(web.Pod, stalled.client())
+	known.Eventually(t, "the forked one asks whether it may go on", func() bool { return own.count() > 0 })
 
 	var heard []*wire
 	var children []*known.Server
 	for _, name := range []string{"one", "two"} {
 		c := w.server("c-" + name)
-		heard = append(heard, w.listen(c.Pod, client))
+		heard = append(heard, w.listen(c.Pod, stalled.client()))
 		c.StartAs(harness.Container{Annotations: map[string]string{"identity": name}}, mib, web)
 		c.GoesOn()
 		children = append(children, c)
@@ -241,6 +268,7 @@ func TestForkOfWhatIsAwake(t *testing.T) {
 	children[1].GoesOn()
 	web.GoesOn()
 	w.must(held.ask())
+	w.must(stalled.drain(stalledBytes))
 	for i, h := range heard {
 		if n := h.count(); n > 0 {
 			t.Errorf("%d packets of the forked one's connection passed the pod of child %d", n, i)
@@ -294,6 +322,72 @@ func (w *world) used() (bytes int64) {
 		return nil
 	}))
 	return bytes
+}
+
+// TestTemplate: a workload begins from another's snapshot, whether that sleeps or has gone on, and from then on each is by itself; only a template
+// in the same scope that fits is one to begin from, and what is missing is told.
+func TestTemplate(t *testing.T) {
+	w := newWorld(t, nil)
+	web := w.server("web")
+	t.Cleanup(web.HangUp)
+	web.Start(harness.Container{Flags: []string{"--null-io"}, Annotations: map[string]string{"identity": "base", "template": "true"}}, mib)
+	early := w.server("early")
+	early.Start(harness.Container{Flags: []string{"--null-io"}, Annotations: map[string]string{"restore": "base"}}, mib)
+	w.told("early", "cold-started", "base has no snapshot on this node")
+	w.refuse("early-and-strict", "base has no snapshot on this node", map[string]string{"restore": "base", "on-restore-failure": "block"}, nil)
+
+	web.Sleep()
+	var warm []*known.Server
+	for i, restore := range []string{"base", "base@1"} {
+		s := w.server(fmt.Sprint("warm", i))
+		t.Cleanup(s.HangUp)
+		s.StartAs(harness.Container{Annotations: map[string]string{"restore": restore}}, mib, web)
+		s.GoesOn()
+		w.told(s.ID, "restored", "")
+		warm = append(warm, s)
+	}
+	warm[0].Count()
+	warm[1].GoesOn()
+	warm[0].Sleep()
+	warm[0].GoesOn()
+
+	w.refuse("changed", "differs from that of the template base in [process.env", map[string]string{"restore": "base"}, []string{"OTHER=1"})
+	w.refuse("past", "has snapshot 1 on this node, and 7 is asked for", map[string]string{"restore": "base@7", "on-restore-failure": "block"}, nil)
+	w.fork("web", "plain")
+	w.refuse("closed", "plain is no template", map[string]string{"restore": "plain"}, nil)
+
+	web.GoesOn()
+	late := w.server("late") // the template runs, and its last snapshot is there
+	late.StartAs(harness.Container{Annotations: map[string]string{"restore": "base", "identity": "late"}}, mib, warm[1])
+	if got := late.Get("GET", "/counter"); got != "1" {
+		t.Errorf("the counter is %s, of the snapshot it was 1", got)
+	}
+	w.told("late", "restored", "")
+}
+
+// told looks how a container's last wake has ended.
+func (w *world) told(id, outcome, detail string) {
+	w.t.Helper()
+	s, err := w.Status(w.context(), id)
+	w.must(err)
+	if last := s.GetLastWake(); last.GetOutcome() != outcome || !strings.Contains(last.GetDetail(), detail) {
+		w.t.Errorf("%s: %s %q, want %s %q", id, last.GetOutcome(), last.GetDetail(), outcome, detail)
+	}
+}
+
+// refuse starts a container, which must fail and leave nothing.
+func (w *world) refuse(id, want string, annotations map[string]string, env []string) {
+	w.t.Helper()
+	pod, err := w.NewPod(w.context(), id)
+	w.must(err)
+	_, err = w.Run(w.context(), harness.Container{
+		ID: id, Image: "testserver", NetNS: pod.Path, Detach: true, Annotations: annotations, Env: append([]string{fmt.Sprint("TESTSERVER_MIB=", mib)}, env...),
+	})
+	if err == nil || !strings.Contains(err.Error(), want) {
+		w.t.Errorf("%s: %v; want %q", id, err, want)
+	}
+	w.must(w.RemovePod(w.context(), pod))
+	_ = w.Remove(w.context(), id) // ctr leaves the container
 }
 
 // TestForkIsRefused: by name, and nothing is made.

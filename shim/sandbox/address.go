@@ -22,6 +22,7 @@ import (
 type origin struct {
 	attachment network.Attachment
 	node       string
+	copied     bool // it is another workload's, which has the connections
 }
 
 // findOrigin reads it from the snapshot that Start restores; nil when there is none, or it doesn't tell.
@@ -30,7 +31,7 @@ func (w *Workload) findOrigin() (*origin, error) {
 	if !ok || err != nil || len(m.Attachment) == 0 {
 		return nil, err
 	}
-	o := &origin{node: m.Host.Node}
+	o := &origin{node: m.Host.Node, copied: m.Origin != nil}
 	if err := json.Unmarshal(m.Attachment, &o.attachment); err != nil {
 		return nil, fmt.Errorf("the snapshot's network: %w", err)
 	}
@@ -69,6 +70,11 @@ func (o *origin) readdressed(now *network.Attachment) bool {
 	return o != nil && !slices.Equal(addressesOf(&o.attachment), addressesOf(now))
 }
 
+// unsettled says whether what is restored has connections that must be ended before anything of them leaves the pod.
+func (o *origin) unsettled(now *network.Attachment) bool {
+	return o != nil && (o.copied || o.readdressed(now))
+}
+
 // why says what has changed; empty: nothing that a neighbour could notice.
 func (o *origin) why(now *network.Attachment, node string) string {
 	var list []string
@@ -93,22 +99,27 @@ func addressesOf(a *network.Attachment) []string {
 	return list
 }
 
-// settle ends the connections that a workload had by addresses which its pod has no more. It comes between the restore and the
-// opening of the gate, so that no peer hears of it. What fails is told, and hinders no wake.
-func (w *Workload) settle(ctx context.Context) error {
+// mute lets nothing out of the pod until the gate opens.
+func (w *Workload) mute(ctx context.Context) error {
 	w.gateMu.Lock()
-	err := w.setGate(ctx, network.Gate{Position: network.GateParked})
-	w.gateMu.Unlock()
-	if err != nil {
-		return err
+	defer w.gateMu.Unlock()
+	return w.setGate(ctx, network.Gate{Position: network.GateParked})
+}
+
+// settle ends the connections that a workload had by addresses which its pod has no more, or that are another's. It comes between the restore, which
+// begins muted, and the opening of the gate, so that no peer hears of it. What fails is told, and hinders no wake.
+func (w *Workload) settle(ctx context.Context) error {
+	earlier, whose := &w.origin.attachment, "the former address"
+	if w.origin.copied {
+		earlier, whose = nil, "the workload that it is a copy of"
 	}
 	found, err := w.learnSockets(ctx)
 	n := 0
 	if err == nil {
-		n, err = w.link.ResetConnections(ctx, found.flows, &w.origin.attachment)
+		n, err = w.link.ResetConnections(ctx, found.flows, earlier)
 	}
 	w.forget(ctx)
-	w.outward("connections", fmt.Sprintf("%d of the former address were ended", n), n > 0, err)
+	w.outward("connections", fmt.Sprintf("%d of %s were ended", n, whose), n > 0, err)
 	return nil
 }
 

@@ -160,4 +160,4 @@ func unclaim(ctx context.Context, p places, s stateFile) error {
 }
 
 // beforeRestore are the journal's steps of a wake in which the snapshot is not yet in use.
-var beforeRestore = []string{"begin", "choose", "store", "right", "verify", "fetch", "boot", "inner", "claim"}
+var beforeRestore = []string{"begin", "choose", "store", "right", "verify", "fetch", "boot", "inner", "claim", "mute"}

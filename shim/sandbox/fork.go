@@ -160,7 +160,7 @@ func (w *Workload) mint(ctx context.Context, children []child, from snapshot.Ima
 	m.Origin = &snapshot.Origin{
 		Namespace: w.opts.Namespace, ID: w.opts.ID, Identity: w.identity, Lineage: m.Lineage, Sequence: sequence, Created: w.opts.Now().UTC(),
 	}
-	m.Epoch, m.Parent, m.Durable = 0, 0, nil
+	m.Epoch, m.Parent, m.Durable, m.Template = 0, 0, nil, false
 	for i, c := range children {
 		m.Identity = c.identity
 		err := snapshot.Mint(ctx, c.dir, from, m, snapshot.WithOwner(w.opts.Namespace, "", c.identity), snapshot.WithContainerd(w.opts.Containerd))

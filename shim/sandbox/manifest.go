@@ -114,7 +114,7 @@ func (w *Workload) manifest(ctx context.Context, sealed snapshot.Sealed) (snapsh
 	w.mu.Unlock()
 	return snapshot.Manifest{
 		Namespace: w.opts.Namespace, ID: w.opts.ID, Identity: w.identity, Epoch: epoch, Files: sealed.Files, SpecDigest: digest, Attachment: attachment, Ports: ports, Only4: only4,
-		Touched: sealed.Touched(w.firstTouched()),
+		Touched: sealed.Touched(w.firstTouched()), Template: w.config.Template,
 		Runtime: snapshot.Runtime{
 			Version: known.version, SHA256: known.digest, Flags: w.runsc.Flags, Platform: w.config.Platform,
 			CPUFeatures: known.features, PageSize: os.Getpagesize(), CacheLine: cacheLine(),

@@ -265,10 +265,16 @@ func (w *Workload) restore(t *transition, y *way) error {
 	if err := t.step("claim", y.claim); err != nil {
 		return err
 	}
+	unsettled := w.link != nil && w.origin.unsettled(w.attachment)
+	if unsettled {
+		if err := t.step("mute", w.mute); err != nil {
+			return err
+		}
+	}
 	if err := t.step("restore", func(ctx context.Context) error { return load(ctx, y) }); err != nil {
 		return err
 	}
-	if w.origin.readdressed(w.attachment) || w.origin != nil && y.snapshot.Manifest().Origin != nil {
+	if unsettled {
 		if err := t.step("settle", w.settle); err != nil {
 			return err
 		}
