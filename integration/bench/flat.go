@@ -14,6 +14,7 @@ import (
 
 	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
 	"github.com/hibernate-runtime/hibernate/integration/harness"
+	"github.com/hibernate-runtime/hibernate/internal/atomicfile"
 	"github.com/hibernate-runtime/hibernate/snapshot"
 )
 
@@ -73,6 +74,9 @@ type flatWake struct{ first, loaded time.Duration }
 
 // wakeAll wakes a sleeper by a new connection, waits until all its memory is there, and has it sleep again.
 func (o *ours) wakeAll(ctx context.Context, way string) (flatWake, error) {
+	if err := awaitDisk(ctx, o.world.Path(o.world.DataDir())); err != nil {
+		return flatWake{}, err
+	}
 	took, t, err := o.wakeNew(ctx)
 	if err != nil {
 		return flatWake{}, fmt.Errorf("%s: wake: %w", o.id, err)
@@ -85,6 +89,31 @@ func (o *ours) wakeAll(ctx context.Context, way string) (flatWake, error) {
 		return flatWake{}, fmt.Errorf("%s: hibernation: %w", o.id, err)
 	}
 	return flatWake{took, loaded}, nil
+}
+
+const (
+	quickSync = 4 * time.Millisecond // a small file's, on a disk with nothing to do
+	quickOnes = 5                    // such, one after the other, and the disk is at rest
+	diskWait  = 10 * time.Second     // no longer: others may be writing
+)
+
+// awaitDisk waits until the disk that dir is on has done what a hibernation leaves behind. Freeing the blocks of the snapshot that was
+// replaced goes on for as long as a wake takes where that had several GiB, and each file that a wake writes waits for it. It would
+// be counted to whoever wakes next.
+func awaitDisk(ctx context.Context, dir string) error {
+	path := filepath.Join(dir, "disk-probe")
+	defer os.Remove(path)
+	end := time.Now().Add(diskWait)
+	for quick := 0; quick < quickOnes && time.Now().Before(end) && ctx.Err() == nil; time.Sleep(2 * quickSync) {
+		began := time.Now()
+		if err := atomicfile.Write(path, []byte("probe"), 0o600, atomicfile.Options{Sync: true}); err != nil {
+			return err
+		}
+		if quick++; time.Since(began) > quickSync {
+			quick = 0
+		}
+	}
+	return context.Cause(ctx)
 }
 
 // awaitLoaded returns how long after the wake's beginning all memory was there: the end of its step load, or of restore where

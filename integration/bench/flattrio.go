@@ -88,6 +88,9 @@ func (t *trio) measurePlain(ctx context.Context) error {
 }
 
 func (t *trio) measureRaw(ctx context.Context) error {
+	if err := awaitDisk(ctx, t.flat.world.Path(t.flat.world.DataDir())); err != nil {
+		return err
+	}
 	took, err := t.raw.wake(ctx)
 	if err != nil {
 		return fmt.Errorf("raw wake: %w", err)
