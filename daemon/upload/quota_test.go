@@ -82,6 +82,54 @@ func TestOverQuota(t *testing.T) {
 	w.uploaded(d, "web", 5)
 }
 
+// TestOverQuotaLeavesNothing: what an upload had sent, when it turned out that it is too large, is collected, though nothing is uploaded
+// any more.
+func TestOverQuotaLeavesNothing(t *testing.T) {
+	if testing.Short() {
+		t.Skip("uploads 40 MiB")
+	}
+	const pack = 32 << 20
+	w, d, name := slept(t, 1, func(o *Options) { o.Quota, o.Grace = pack+4<<20, time.Nanosecond })
+	before := w.packs(name)
+	d.mu.Lock()
+	d.lineages[name].collectAt = time.Time{} // there is nothing
+	d.mu.Unlock()
+	w.sleep("web", 2, memory(pack/4096+2048, 9))
+	w.eventually("it is refused", func() bool { c, _ := d.Copies(key("web")); return errors.Is(c.Err, ErrQuota) })
+	if got := w.packs(name); len(got) <= len(before) {
+		t.Fatalf("nothing was sent: %q", got)
+	}
+	if at := w.collects(d, name); at.IsZero() {
+		t.Error("nobody is going to collect it")
+	}
+	w.bucket.SetClock(func() time.Time { return time.Now().Add(time.Hour) })
+	d.mu.Lock()
+	d.lineages[name].collectAt = time.Now()
+	d.mu.Unlock()
+	d.wake()
+	w.eventually("it is collected", func() bool { return slices.Equal(w.packs(name), before) })
+	if got := w.sequences(name); !slices.Equal(got, []uint64{1}) {
+		t.Errorf("generations %d", got)
+	}
+}
+
+// packs are the names of a lineage's.
+func (w *world) packs(name string) (all []string) {
+	for _, n := range w.bucket.Names() {
+		if strings.HasPrefix(n, "data/"+name+"/p/") {
+			all = append(all, n)
+		}
+	}
+	return all
+}
+
+// collects is when garbage of a lineage is looked for next.
+func (w *world) collects(d *daemon, name string) time.Time {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.lineages[name].collectAt
+}
+
 // TestExpires: what has left is destroyed when delete-after is over, not before; what says nothing stays; pinned ones stay.
 func TestExpires(t *testing.T) {
 	w := newWorld(t)

@@ -67,6 +67,9 @@ func (u *Uploader) settle(l *lineage, g durable.Generation, err error) {
 		l.next = time.Time{}
 	default:
 		l.failures++
+		if l.collectAt.IsZero() { // what it has uploaded nothing names
+			l.collectAt = time.Now().Add(u.opts.Grace + time.Minute)
+		}
 		l.err, l.final = err, final(err)
 		l.next = time.Now().Add(u.pauseAfter(l.failures))
 		u.tellLocked(l, first)

@@ -59,7 +59,7 @@ func TestKilledWhileItUploads(t *testing.T) {
 	w.uploaded(d, "web", 1)
 	d.stop()
 	d = w.daemon(func(o *Options) { o.ScanEvery = 5 * time.Millisecond })
-	began := make(chan struct{})
+	began := make(chan struct{}, 1) // it may begin before it is waited for
 	d.store.Script(memstore.Fault{Op: memstore.Put, Name: "data/", Kind: memstore.Stall, Times: -1, Do: func() {
 		select {
 		case began <- struct{}{}:
@@ -67,7 +67,7 @@ func TestKilledWhileItUploads(t *testing.T) {
 		}
 	}})
 	w.sleep("web", 2, memory(64, 2))
-	<-began
+	w.comes(began)
 	d.stop()
 	if got := w.sequences("default/" + filepath.Base(w.dir("web")) + "." + lineageOf("web")); !slices.Equal(got, []uint64{1}) {
 		t.Fatalf("generations %v", got)
@@ -233,7 +233,7 @@ func TestReplaced(t *testing.T) {
 		}
 	}})
 	d := w.daemon(func(o *Options) { o.Open = func() (store.Store, error) { return s, nil } })
-	<-began
+	w.comes(began)
 	w.sleep("web", 2, memory(8, 2))
 	w.eventually("the newer one is sent", func() bool {
 		d.mu.Lock()
@@ -484,7 +484,7 @@ func TestEndsWithItsContext(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan struct{})
 			go func() { u.Run(ctx); close(ended) }()
-			<-began
+			w.comes(began)
 			cancel()
 			select {
 			case <-ended:

@@ -156,6 +156,16 @@ func (w *world) eventually(what string, done func() bool) {
 	}
 }
 
+// comes waits for what a channel tells.
+func (w *world) comes(told <-chan struct{}) {
+	w.t.Helper()
+	select {
+	case <-told:
+	case <-time.After(20 * time.Second):
+		w.t.Fatal("it doesn't begin")
+	}
+}
+
 // uploaded waits until the store has a sequence of a workload's, and the record says so.
 func (w *world) uploaded(d *daemon, id string, sequence uint64) Copies {
 	w.t.Helper()
