@@ -110,6 +110,29 @@ func quarantinedIn(dir string) ([]Quarantined, error) {
 	return out, nil
 }
 
+// PurgeBefore purges what was set aside before t, by the time in its name, and
+// returns it. What failed, if anything, is left and told.
+func (l *Local) PurgeBefore(t time.Time) (gone []Quarantined, err error) {
+	all, err := l.Quarantined()
+	if err != nil {
+		return nil, err
+	}
+	var failed []error
+	for _, q := range all {
+		_, stamp, _ := strings.Cut(filepath.Base(q.Dir), "-")
+		at, perr := time.Parse(quarantineTime, stamp)
+		if perr != nil || !at.Before(t) {
+			continue
+		}
+		if err := l.Purge(q); err != nil {
+			failed = append(failed, err)
+			continue
+		}
+		gone = append(gone, q)
+	}
+	return gone, errors.Join(failed...)
+}
+
 // Purge deletes a quarantined snapshot and its reason, because a person or
 // the workload's delete-after says so.
 func (l *Local) Purge(q Quarantined) error {

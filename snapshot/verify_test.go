@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestVerifyFindsEveryFlippedByte(t *testing.T) {
@@ -180,5 +181,38 @@ func TestQuarantineIsForGood(t *testing.T) {
 	}
 	if q, err := l.Quarantined(); err != nil || len(q) != 0 {
 		t.Fatalf("%+v, %v", q, err)
+	}
+}
+
+// TestPurgeBefore: by the time of its name, also where the reason can't be read; what is newer, or has another name, stays.
+func TestPurgeBefore(t *testing.T) {
+	l := open(t, filepath.Join(t.TempDir(), "w"))
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	l.now = func() time.Time { return now }
+	for i := range 3 {
+		if err := l.Quarantine(take(t, l, pages(2, byte(i))), "test"); err != nil {
+			t.Fatal(err)
+		}
+		now = now.Add(time.Hour)
+	}
+	other := l.path(quarantineDir, "2-kept")
+	if err := errors.Join(os.Mkdir(other, 0o700), os.Remove(l.path(quarantineDir, "1-20260102T030405.000000000Z.json"))); err != nil {
+		t.Fatal(err)
+	}
+	gone, err := l.PurgeBefore(now.Add(-2 * time.Hour))
+	if err != nil || len(gone) != 1 || gone[0].Sequence != 1 {
+		t.Fatalf("purged %+v, %v", gone, err)
+	}
+	left, err := l.Quarantined()
+	if err != nil || len(left) != 3 {
+		t.Fatalf("left %+v, %v", left, err)
+	}
+	for _, q := range left {
+		if q.Sequence == 1 {
+			t.Errorf("%+v is left", q)
+		}
+	}
+	if found, err := filepath.Glob(l.path(quarantineDir, "1-*")); err != nil || len(found) != 0 {
+		t.Errorf("left: %v, %v", found, err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/hibernate-runtime/hibernate/integration/known"
 	"github.com/hibernate-runtime/hibernate/snapshot"
+	"github.com/hibernate-runtime/hibernate/snapshot/store/storetest"
 )
 
 // TestOperators: what a person does with snapshots in a real store, through the daemon that has its credentials; and a rotation of the key.
@@ -96,4 +97,29 @@ func TestNobodyWantsIt(t *testing.T) {
 	}
 	forever.GoesOn()
 	s.must(os.Remove(s.Path(filepath.Join(s.DataDir(), ".expired.jsonl"))))
+}
+
+// TestQuarantineIsEmptied: what was set aside goes after delete-after, while its workload lives on.
+func TestQuarantineIsEmptied(t *testing.T) {
+	storetest.Require(t)
+	n := newNode(t)
+	dir := filepath.Join(n.Dir, "kept")
+	n.must(os.Mkdir(dir, 0o700))
+	n.restart(map[string]string{"store": strconv.Quote("file://" + dir)})
+	web := n.annotated("web", 4, map[string]string{"delete-after": "10s"})
+	web.Sleep()
+	n.stored("web", 1)
+	n.must(os.Remove(filepath.Join(n.local("web"), "1", "image", "pages.img")))
+	web.GoesOn()
+	n.setAside("web", 1, 1)
+	web.Sleep()
+	n.setAside("web", 1, 1)
+	known.Eventually(t, "it is deleted", func() bool {
+		web.GoesOn()
+		web.Sleep()
+		left, err := filepath.Glob(filepath.Join(n.local("web"), "quarantine", "*"))
+		n.must(err)
+		return len(left) == 0
+	})
+	web.GoesOn()
 }

@@ -355,6 +355,21 @@ func (w *Workload) fallAsleep(t *transition) {
 	w.endTransition(t, lifecycle.Commit, "slept", "", nil)
 	time.AfterFunc(trimAfter, w.trim)
 	w.background.Go(w.standBy)
+	w.background.Go(w.purgeQuarantine)
+}
+
+// purgeQuarantine deletes what was set aside longer ago than delete-after: nobody has wanted it since.
+func (w *Workload) purgeQuarantine() {
+	if w.config.DeleteAfter <= 0 {
+		return
+	}
+	gone, err := w.local.PurgeBefore(w.opts.Now().Add(-w.config.DeleteAfter))
+	for _, q := range gone {
+		w.opts.Log.Warn("a snapshot that was set aside is deleted: delete-after", "id", w.opts.ID, "sequence", q.Sequence, "set_aside", q.Time, "because", q.Reason)
+	}
+	if err != nil {
+		w.opts.Log.Error("quarantine could not be emptied: it is tried again after the next sleep", "id", w.opts.ID, "error", err)
+	}
 }
 
 // trimAfter is how long a workload sleeps before the shim gives back memory of its own: a quick wake shall not fault it
