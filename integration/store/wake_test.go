@@ -424,3 +424,34 @@ func TestAWrongKeyStops(t *testing.T) {
 	web.GoesOn()
 	s.wokenAs(web, "restored", "came from the store")
 }
+
+// TestStartsFromTheStoreInAnotherPod: the node has lost shim, pod and snapshot; the container is started again in a pod with another address,
+// goes on from the store, and sleeps and wakes there.
+func TestStartsFromTheStoreInAnotherPod(t *testing.T) {
+	eachStore(t, func(t *testing.T, n *node, settings map[string]string) {
+		n.restart(settings)
+		web := n.server("web", 16)
+		for sequence := 1; sequence <= 2; sequence++ {
+			web.Sleep()
+			n.stored("web", sequence)
+			n.must(os.RemoveAll(filepath.Join(n.local("web"), strconv.Itoa(sequence))))
+			n.must(unix.Kill(web.Shim(), unix.SIGKILL))
+			n.must(n.WaitTask(n.context(), "web", ""))
+			n.must(n.RemovePod(n.context(), web.Pod))
+			before := web.Pod.IP
+			pod, err := n.NewPod(n.context(), "web")
+			n.must(err)
+			web.Pod = pod
+			web.Again()
+			web.GoesOn()
+			n.wokenAs(web, "restored", "came from the store")
+			if pod.IP == before {
+				t.Fatalf("the address is %s again", before)
+			}
+		}
+		web.Sleep()
+		n.stored("web", 3)
+		web.GoesOn()
+		n.wokenAs(web, "restored")
+	})
+}
