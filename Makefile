@@ -25,7 +25,7 @@ E2E  = $(filter-out %/conformance %/faults %/client %/network %/flat %/store,$(s
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build tools images protos deps test check fmt vet staticcheck unit root test-conformance test-network test-faults full-faults test-store full-store test-flat full-flat test-client e2e shimtest race full-moment full-network demo bench short-bench bench-shim bench-network bench-flat bench-store install clean
+.PHONY: help build tools images protos deps test check fmt vet staticcheck unit root test-conformance test-network test-faults full-faults test-store full-store test-flat full-flat test-client e2e shimtest race full-moment full-network demo bench short-bench bench-shim bench-network bench-flat bench-store bench-move install clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,6 +62,10 @@ bench-flat: deps tools images build ## Measure wakes whose memory comes later an
 bench-store: deps tools images build ## Measure the durable tier with a server on the loopback and write .bench/bench-store.jsonl: half an hour (root)
 	@go run ./tools/toolchain -p $(JOBS) versitygw
 	@go run ./integration/bench -store -only '$(BENCH_PARTS)' $(BENCH_FLAGS)
+
+bench-move: deps tools images build ## Measure workloads that move between two nodes and are forked, and write .bench/bench-move.jsonl: ten minutes (root)
+	@go run ./tools/toolchain -p $(JOBS) versitygw
+	@go run ./integration/bench -move -only '$(BENCH_PARTS)' $(BENCH_FLAGS)
 
 build: ## Build the programs into bin/
 	@mkdir -p bin

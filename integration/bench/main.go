@@ -33,6 +33,7 @@ func main() {
 	shim := flag.Bool("shim", false, "measure the shim by itself, and write bench-shim.jsonl")
 	network := flag.Bool("network", false, "measure the network and the wake proxy, and write bench-network.jsonl")
 	flat := flag.Bool("flat", false, "measure wakes whose memory comes later, and write bench-flat.jsonl")
+	moves := flag.Bool("move", false, "measure workloads that move to another node or are forked, and write bench-move.jsonl")
 	storeTier := flag.Bool("store", false, "measure the durable tier, and write bench-store.jsonl")
 	rounds := flag.Int("rounds", 0, "other number of rounds with each heap")
 	if filepath.Base(os.Args[0]) == stubName {
@@ -66,6 +67,8 @@ func main() {
 			set = flatSet
 		case *storeTier:
 			set = storeSet
+		case *moves:
+			set = moveSet
 		}
 		err = run(ctx, p, *only, set)
 	}
