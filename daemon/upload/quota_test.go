@@ -91,9 +91,15 @@ func TestOverQuotaLeavesNothing(t *testing.T) {
 	const pack = 32 << 20
 	w, d, name := slept(t, 1, func(o *Options) { o.Quota, o.Grace = pack+4<<20, time.Nanosecond })
 	before := w.packs(name)
-	d.mu.Lock()
-	d.lineages[name].collectAt = time.Time{} // there is nothing
-	d.mu.Unlock()
+	w.eventually("there is nothing to collect", func() bool {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		l := d.lineages[name]
+		if !l.busy {
+			l.collectAt = time.Time{}
+		}
+		return !l.busy
+	})
 	w.sleep("web", 2, memory(pack/4096+2048, 9))
 	w.eventually("it is refused", func() bool { c, _ := d.Copies(key("web")); return errors.Is(c.Err, ErrQuota) })
 	if got := w.packs(name); len(got) <= len(before) {
