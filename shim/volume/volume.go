@@ -35,8 +35,38 @@ const Most = 20000
 type Print = snapshot.Print
 
 // Look takes in a source, a directory or a file: path, kind, size, times and inode of at most so many entries, in the order of their names; of directories the
-// names alone. Symbolic links are not followed. Mounts below are taken in. When ctx ends before, the print has what came until then, and More.
+// names alone. Symbolic links are not followed. Mounts below are taken in. When ctx ends before, the print has what came until then, and More. A source
+// that doesn't answer, as of a server that is gone, is ErrSilent; the kernel's call can't be cut short, and goes on.
 func Look(ctx context.Context, source string, most int) (Print, error) {
+	type result struct {
+		Print
+		error
+	}
+	done := make(chan result, 1)
+	go func() {
+		p, err := walk(ctx, source, most)
+		done <- result{p, err}
+	}()
+	select {
+	case r := <-done:
+		return r.Print, r.error
+	case <-ctx.Done():
+	}
+	select {
+	case r := <-done:
+		return r.Print, r.error
+	case <-time.After(endsWithin):
+		return Print{}, &os.PathError{Op: "look at", Path: source, Err: ErrSilent}
+	}
+}
+
+// ErrSilent is about a source whose file system doesn't answer.
+var ErrSilent = errors.New("its file system does not answer")
+
+// endsWithin is how long a walk may take to notice the end of its time, where the file system answers.
+const endsWithin = 500 * time.Millisecond
+
+func walk(ctx context.Context, source string, most int) (Print, error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(source, &s); err != nil {
 		return Print{}, &os.PathError{Op: "statfs", Path: source, Err: err}
@@ -125,25 +155,27 @@ func (l *look) note(name string, info fs.FileInfo) {
 // Sync has the file system of a source write to the disk what it has in memory. The kernel's call can't be cut short: when ctx ends before, the
 // error is its cause, and the call goes on; done is closed at its end.
 func Sync(ctx context.Context, source string) (done <-chan struct{}, err error) {
-	f, err := os.Open(source)
-	ended := make(chan struct{})
-	if err != nil {
-		close(ended)
-		return ended, err
-	}
-	result := make(chan error, 1)
+	ended, result := make(chan struct{}), make(chan error, 1)
 	go func() {
 		defer close(ended)
-		defer f.Close()
-		result <- unix.Syncfs(int(f.Fd()))
+		result <- syncfs(source)
 	}()
 	select {
 	case err := <-result:
-		if err != nil {
-			err = &os.PathError{Op: "syncfs", Path: source, Err: err}
-		}
 		return ended, err
 	case <-ctx.Done():
 		return ended, context.Cause(ctx)
 	}
+}
+
+func syncfs(source string) error {
+	f, err := os.Open(source)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := unix.Syncfs(int(f.Fd())); err != nil {
+		return &os.PathError{Op: "syncfs", Path: source, Err: err}
+	}
+	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -123,6 +124,28 @@ func TestLookIsBounded(t *testing.T) {
 	if p, err := Look(over, dir, Most); err != nil || !p.More || p.Entries != 0 || p.Empty() {
 		t.Errorf("without time: %+v, %v", p, err)
 	}
+}
+
+// A source that doesn't answer, here a FIFO that nobody writes to, is waited for no longer than there is time.
+func TestSyncOfASilentSource(t *testing.T) {
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	must(t, syscall.Mkfifo(fifo, 0o600))
+	why := errors.New("long enough")
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 50*time.Millisecond, why)
+	defer cancel()
+	done, err := Sync(ctx, fifo)
+	if !errors.Is(err, why) {
+		t.Fatalf("%v", err)
+	}
+	select {
+	case <-done:
+		t.Error("it has ended")
+	default:
+	}
+	f, err := os.OpenFile(fifo, os.O_WRONLY, 0)
+	must(t, err)
+	must(t, f.Close())
+	<-done
 }
 
 func TestSync(t *testing.T) {
