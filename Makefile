@@ -58,7 +58,7 @@ bench-network: deps tools images build ## Measure the network and the wake proxy
 bench-flat: deps tools images build ## Measure wakes whose memory comes later and write .bench/bench-flat.jsonl: half an hour (root)
 	@go run ./integration/bench -flat -only '$(BENCH_PARTS)' $(BENCH_FLAGS)
 
-# In parts: BENCH_PARTS='uploads|wakes'; BENCH_FLAGS=-short
+# In parts: BENCH_PARTS='uploads|wakes'; BENCH_FLAGS='-short', or of chaos '-rounds 50 -seed 51'
 bench-store: deps tools images build ## Measure the durable tier with a server on the loopback and write .bench/bench-store.jsonl: half an hour (root)
 	@go run ./tools/toolchain -p $(JOBS) versitygw
 	@go run ./integration/bench -store -only '$(BENCH_PARTS)' $(BENCH_FLAGS)

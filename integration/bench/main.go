@@ -35,7 +35,8 @@ func main() {
 	flat := flag.Bool("flat", false, "measure wakes whose memory comes later, and write bench-flat.jsonl")
 	moves := flag.Bool("move", false, "measure workloads that move to another node or are forked, and write bench-move.jsonl")
 	storeTier := flag.Bool("store", false, "measure the durable tier, and write bench-store.jsonl")
-	rounds := flag.Int("rounds", 0, "other number of rounds with each heap")
+	rounds := flag.Int("rounds", 0, "other number of rounds with each heap, and of random runs")
+	seed := flag.Uint64("seed", 1, "the first random run's")
 	if filepath.Base(os.Args[0]) == stubName {
 		os.Exit(beStub(os.Args[1:]))
 	}
@@ -55,6 +56,7 @@ func main() {
 	if *short {
 		p = quick
 	}
+	p.store.seed = *seed
 	err := p.change(*sizes, *rounds)
 	if err == nil {
 		set := sleepSet

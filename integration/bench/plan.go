@@ -55,6 +55,7 @@ type storePlan struct {
 	neighbour          int // uploads beside a busy neighbour
 	wakes              int // of each of two workloads, with each heap
 	chaos              int // random runs
+	seed               uint64
 }
 
 // tailSize is the heap, in MiB, where more is measured than medians of wakes.
@@ -84,7 +85,7 @@ var (
 // change replaces what a person gave: sizes are separated by commas.
 func (p *plan) change(sizes string, rounds int) error {
 	if rounds > 0 {
-		p.rounds, p.flatRounds = rounds, rounds
+		p.rounds, p.flatRounds, p.store.chaos = rounds, rounds, rounds
 	}
 	if sizes == "" {
 		return nil

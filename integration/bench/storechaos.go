@@ -41,13 +41,14 @@ func measureChaos(ctx context.Context, b *bench) (err error) {
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
 	lost, orphans := 0, 0
-	for seed := range b.plan.store.chaos {
-		r, err := f.Run(ctx, uint64(seed)+1)
+	for n := range b.plan.store.chaos {
+		seed := b.plan.store.seed + uint64(n)
+		r, err := f.Run(ctx, seed)
 		if err != nil {
-			return fmt.Errorf("seed %d: %w\n%s", seed+1, err, r)
+			return fmt.Errorf("seed %d: %w\n%s", seed, err, r)
 		}
 		if lost, orphans = lost+len(r.Lost), orphans+len(r.Orphans); r.Failed() {
-			fmt.Fprintf(os.Stderr, "bench: seed %d:\n%s\n", seed+1, r)
+			fmt.Fprintf(os.Stderr, "bench: seed %d:\n%s\n", seed, r)
 		}
 	}
 	b.add("chaos_runs", float64(b.plan.store.chaos), "runs", "", b.plan.store.chaos)
