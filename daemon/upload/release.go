@@ -58,6 +58,7 @@ const (
 	runs   rest = iota // or may run
 	sleeps             // the newest generation in the store is all of it
 	ended              // nothing of it is there, and it ran after the newest generation
+	unused             // nothing has run since it was claimed
 )
 
 // release gives a claim away, if the workload rests.
@@ -103,14 +104,15 @@ func (u *Uploader) releaseNow(ctx context.Context, l *lineage) error {
 	if err := u.keepRecord(l, func(r *record) { r.Releasing = true }); err != nil {
 		return err
 	}
-	head, err := tier.GiveUp(ctx, r.Claim, r.Epoch, what == sleeps)
+	whole := what == sleeps || what == unused && r.Answer != nil && r.Answer.Whole
+	head, err := tier.GiveUp(ctx, r.Claim, r.Epoch, whole)
 	if errors.Is(err, durable.ErrFenced) || errors.Is(err, durable.ErrDestroyed) || errors.Is(err, durable.ErrNone) {
 		return u.lost(l, head)
 	}
 	if err != nil {
 		return err
 	}
-	u.opts.Log.Info("a workload is given up: any node may run it", "workload", r.Namespace+"/"+r.Identity, "sleeps", what == sleeps, "epoch", r.Epoch)
+	u.opts.Log.Info("a workload is given up: any node may run it", "workload", r.Namespace+"/"+r.Identity, "sleeps", whole, "epoch", r.Epoch)
 	u.opts.Meter.Released()
 	return u.keepRecord(l, func(r *record) { r.Releasing, r.Released = false, true })
 }
@@ -145,14 +147,16 @@ func (u *Uploader) rests(ctx context.Context, l *lineage) (rest, error) {
 		return ended, nil
 	case head.State != snapshot.Asleep:
 		return runs, nil
-	case !r.has(head.Sequence, u.epochOf(dir, head.Sequence)):
-		return runs, nil // it is not in the store
-	case !held && state != "" && state != "asleep" && state != "ended":
-		return runs, nil
-	case held && (state != "asleep" || granted != nil && head.Sequence <= *granted):
+	case held && (state != "asleep" && state != "ended" || granted != nil && head.Sequence <= *granted):
 		return runs, nil
 	}
-	return sleeps, nil
+	switch mine := (Has{head.Sequence, u.epochOf(dir, head.Sequence)}); {
+	case mine.Epoch != noEpoch && mine.Epoch >= r.Since && len(r.Has) > 0 && r.Has[0] == mine:
+		return sleeps, nil
+	case mine.Epoch != noEpoch && mine.Epoch >= r.Since || held:
+		return runs, nil // it is not in the store yet; or is going to be restored
+	}
+	return unused, nil // what the node has is older than another node's
 }
 
 // noEpoch is none that anything has.

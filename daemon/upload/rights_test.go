@@ -457,6 +457,28 @@ func TestForgottenClaim(t *testing.T) {
 	}
 }
 
+// Who has taken over, and died before it ran anything, leaves it as it was: what the dead one did is lost all the same.
+func TestUnusedClaim(t *testing.T) {
+	bucket := memstore.NewBucket()
+	a, b := newMachine(t, bucket, "a").start(), newMachine(t, bucket, "b").start()
+	ca, cb := a.container("ca", "db"), b.container("cb", "db")
+	cb.wakes()
+	cb.falls(1, memory(5, 1)) // the node has this from an earlier time
+	cb.released()
+	ca.wakes()
+	a.d.stop()
+	b.set(func() { b.dead["a"] = true })
+	if r, err := cb.claim(); err != nil || r.Whole || r.Epoch != 3 {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	cb.gone()
+	b.d.Left(key("cb"))
+	cb.released()
+	if r, err := b.container("cb2", "db").claim(); err != nil || r.Whole || r.Epoch != 4 {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
 // A container that has ended with its snapshot kept asleep leaves it to any node, and so does one that has ended for good; then what
 // the store has is not all of it. What was awake when its shim died stays this node's.
 func TestEnded(t *testing.T) {
@@ -604,9 +626,10 @@ func TestGoneFromHereOnly(t *testing.T) {
 	slept.wakes()
 	slept.falls(2, memory(5, 2))
 	slept.released()
+	asleep := time.Now()
 	for identity := range names {
 		a.must(os.RemoveAll(snapshot.DirFor(a.data, "default", "", identity)))
-		a.d.Expired(key("a "+identity), time.Now())
+		a.d.Expired(key("a "+identity), asleep)
 	}
 	a.eventually("what is nobody's is destroyed", func() bool {
 		_, err := a.other(names["nobody's"]).Head(t.Context())
