@@ -108,6 +108,9 @@ func serve(o options, place func(string) pages.Source, socket int) error {
 // spare buffers hold neighbours' chunks: reads needn't begin where chunks do.
 const spare = 2
 
+// keptBytes bounds what is kept of chunks that were read ahead: it is charged to the workload until they are asked for.
+const keptBytes = 64 << 20
+
 // server implements stateipc.AsyncFileServerImpl.
 type server struct {
 	options
@@ -149,15 +152,26 @@ func (s *server) open(path string) (*reader, error) {
 	if err != nil {
 		return nil, errors.Join(err, blob.Close())
 	}
-	r := &reader{file: open, name: file.Name, most: s.ChunkSize, parallel: s.Parallel, status: s.status, moved: &s.moved}
+	r := &reader{file: open, name: file.Name, chunk: s.ChunkSize, size: file.Size, parallel: s.Parallel, status: s.status, moved: &s.moved}
 	if file.Name == checkpointfiles.PagesFileName {
 		r.record = &record{}
 		r.loaded = func() { s.loaded(r.record) }
 		if e, ok := blob.(pages.Expecter); ok {
 			e.Expect(s.first(file))
 		}
+		r.ahead = s.ahead(file)
 	}
 	return newReader(r), nil
+}
+
+// ahead are the chunks to be read before they are asked for: the first of those that the last wake asked for first, as many as
+// keptBytes and a thirty-second of the file have room for. None of a file that is far away, where a reader would wait too long.
+func (s *server) ahead(file pages.File) []int {
+	if s.Remote != nil && slices.Contains(s.Remote.Only, file.Name) {
+		return nil
+	}
+	all := s.first(file)
+	return all[:min(int64(len(all)), min(keptBytes, file.Size/32)/s.ChunkSize)]
 }
 
 // loaded tells the shim that all is in the sandbox, unless that is only gone, and before that what was asked for out of turn.

@@ -107,3 +107,22 @@ func TestStatusOfNobody(t *testing.T) {
 	}
 	s.tell(event{Event: "started"})
 }
+
+// What is read ahead is bounded by what it may take of the workload's memory, and comes from the node itself.
+func TestAhead(t *testing.T) {
+	const chunk = 1 << 20
+	for _, c := range []struct {
+		size int64
+		only []string
+		want int
+	}{{31 * chunk, nil, 0}, {1024 * chunk, nil, 32}, {8192 * chunk, nil, 64}, {1024 * chunk, []string{"pages.img"}, 0}} {
+		s := &server{options: options{ChunkSize: chunk, Remote: &remote{Only: c.only}}}
+		for i := range 100 {
+			s.First = append(s.First, 2*i)
+		}
+		got := s.ahead(pages.File{Name: "pages.img", Size: c.size, CRC32C: make([]uint32, c.size/chunk)})
+		if len(got) != c.want || c.want > 1 && got[1] != 2 {
+			t.Errorf("%d MiB, elsewhere alone %v: %v", c.size/chunk, c.only, got)
+		}
+	}
+}

@@ -16,7 +16,14 @@ import (
 	"github.com/hibernate-runtime/hibernate/sidecar/pages"
 )
 
-// maxRanges is how many places of the sandbox's memory one read may fill: each page of a chunk its own.
+const (
+	// mostRead is how many bytes one read may have: gVisor looks for who waits only when one has ended.
+	mostRead = 512 << 10
+	// queued is how many reads are asked for at once for each reader, so that none waits for gVisor to ask.
+	queued = 2
+)
+
+// maxRanges is how many places of the sandbox's memory one read may fill: twice as many as it has pages.
 const maxRanges = 256
 
 // reader implements stateio.AsyncReader over a file that is checked chunk by chunk. A read that can't be served fails as a
@@ -24,17 +31,20 @@ const maxRanges = 256
 type reader struct {
 	file     *pages.Open
 	name     string
-	most     int64 // bytes a read
-	parallel int
+	chunk    int64 // bytes
+	size     int64
+	parallel int   // reads served at once
+	ahead    []int // chunks to be read before they are asked for
 	status   *status
 	moved    *atomic.Int64 // bytes handed over
 	loaded   func()        // called when the sandbox closes it, having had all that it wanted
 	record   *record       // of what it asks for; nil for none
 
-	subs chan submission
-	cmps chan stateio.Completion
-	wg   sync.WaitGroup
-	bad  atomic.Bool
+	turns turns
+	queue *queue
+	cmps  chan stateio.Completion
+	wg    sync.WaitGroup
+	bad   atomic.Bool
 }
 
 type submission struct {
@@ -45,12 +55,10 @@ type submission struct {
 }
 
 func newReader(r *reader) *reader {
-	r.subs, r.cmps = make(chan submission, r.parallel), make(chan stateio.Completion, r.parallel)
+	r.queue, r.cmps = newQueue(r.parallel, r.chunk, r.size, r.ahead), make(chan stateio.Completion, r.MaxParallel())
 	for range r.parallel {
 		r.wg.Go(func() {
-			for s := range r.subs {
-				r.cmps <- r.serve(s)
-			}
+			r.queue.work(func(s submission) { r.cmps <- r.serve(s) }, r.file.Ahead)
 		})
 	}
 	return r
@@ -70,7 +78,7 @@ func (r *reader) serve(s submission) stateio.Completion {
 
 // Close implements stateio.AsyncReader.
 func (r *reader) Close() error {
-	close(r.subs)
+	r.queue.close()
 	r.wg.Wait()
 	if r.loaded != nil && !r.bad.Load() {
 		r.loaded()
@@ -79,13 +87,13 @@ func (r *reader) Close() error {
 }
 
 // MaxReadBytes implements stateio.AsyncReader.
-func (r *reader) MaxReadBytes() uint64 { return uint64(r.most) }
+func (r *reader) MaxReadBytes() uint64 { return mostRead }
 
 // MaxRanges implements stateio.AsyncReader.
 func (r *reader) MaxRanges() int { return maxRanges }
 
 // MaxParallel implements stateio.AsyncReader.
-func (r *reader) MaxParallel() int { return r.parallel }
+func (r *reader) MaxParallel() int { return r.parallel * queued }
 
 // NeedRegisterDestinationFD implements stateio.AsyncReader.
 func (r *reader) NeedRegisterDestinationFD() bool { return true }
@@ -118,7 +126,7 @@ func (r *reader) submit(s submission) {
 	if r.record != nil {
 		r.record.add(s.off, s.n)
 	}
-	r.subs <- s
+	r.queue.add(s, r.turns.add(s.off, s.n))
 }
 
 // Wait implements stateio.AsyncReader.

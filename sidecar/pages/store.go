@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"runtime/debug"
 	"sync"
+	"time"
 )
 
 // File is what is known of a file beforehand.
@@ -66,6 +68,15 @@ type Open struct {
 	store *Store
 	file  File
 	blob  Blob
+
+	mu   sync.Mutex // guards kept
+	kept map[int]*kept
+}
+
+// kept is a checked chunk that was read ahead.
+type kept struct {
+	data []byte
+	left int64 // bytes that nobody has had yet
 }
 
 // Open gives the file of a blob. Close closes the blob.
@@ -80,6 +91,9 @@ func (s *Store) Open(file File, blob Blob) (*Open, error) {
 // Close may be called once nobody reads any more.
 func (o *Open) Close() error {
 	o.store.forget(o)
+	o.mu.Lock()
+	o.kept = nil
+	o.mu.Unlock()
 	return o.blob.Close()
 }
 
@@ -99,6 +113,13 @@ func (s *Store) forget(o *Open) {
 func (o *Open) Each(off, n int64, put func(piece []byte) error) (done int64, err error) {
 	end := min(off+n, o.file.Size)
 	for off < end {
+		if n, err := o.eachKept(off, end, put); n > 0 || err != nil {
+			off, done = off+n, done+n
+			if err != nil {
+				return done, err
+			}
+			continue
+		}
 		b := o.store.get(o, int(off/o.store.chunkSize))
 		if b.err == nil {
 			from := off % o.store.chunkSize
@@ -118,6 +139,48 @@ func (o *Open) Each(off, n int64, put func(piece []byte) error) (done int64, err
 		return done, io.EOF
 	}
 	return done, nil
+}
+
+// freeAfter is when the memory of what was read ahead is given back: the sandbox needs the processors now.
+const freeAfter = 100 * time.Millisecond
+
+// eachKept is Each for the rest of the chunk at off, if it was read ahead. Once all of a chunk was had, it is kept no more.
+func (o *Open) eachKept(off, end int64, put func(piece []byte) error) (done int64, err error) {
+	chunk := int(off / o.store.chunkSize)
+	o.mu.Lock()
+	k := o.kept[chunk]
+	o.mu.Unlock()
+	if k == nil {
+		return 0, nil
+	}
+	from := off % o.store.chunkSize
+	piece := k.data[from:min(int64(len(k.data)), from+end-off)]
+	if err := put(piece); err != nil {
+		return 0, err
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if k.left -= int64(len(piece)); k.left <= 0 {
+		if delete(o.kept, chunk); len(o.kept) == 0 {
+			time.AfterFunc(freeAfter, debug.FreeOSMemory)
+		}
+	}
+	return int64(len(piece)), nil
+}
+
+// Ahead reads and checks a chunk, and keeps it beside the buffers until all of it was had, or Close. The caller bounds how many. One that
+// is wrong or can't be read is not kept: whoever wants it is told.
+func (o *Open) Ahead(chunk int) {
+	b := &buffer{}
+	if o.fill(b, chunk) != nil {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.kept == nil {
+		o.kept = map[int]*kept{}
+	}
+	o.kept[chunk] = &kept{b.data, int64(len(b.data))}
 }
 
 // get returns the buffer with a chunk, read and checked, or with the error of that. The caller releases it.

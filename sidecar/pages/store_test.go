@@ -186,3 +186,52 @@ func TestDirectory(t *testing.T) {
 		}
 	}
 }
+
+// A chunk that was read ahead is right, is read once, and is kept until all of it was had.
+func TestAhead(t *testing.T) {
+	const size = 3*chunk + 100
+	s := NewStore(chunk, 1)
+	o, d := opened(t, s, size)
+	for _, c := range []int{3, 1} {
+		o.Ahead(c)
+	}
+	before := d.reads.Load()
+	for _, part := range [][2]int64{{chunk + 1, chunk - 1}, {3 * chunk, 100}, {chunk, 1}} {
+		if got, err := read(o, part[0], part[1]); err != nil || !bytes.Equal(got, d.data[part[0]:part[0]+part[1]]) {
+			t.Errorf("%d bytes from %d: wrong, or %v", part[1], part[0], err)
+		}
+	}
+	if n := d.reads.Load() - before; n != 0 {
+		t.Errorf("read again, %d times", n)
+	}
+	if len(o.kept) != 0 {
+		t.Errorf("%d are kept for ever", len(o.kept))
+	}
+	o.Ahead(2)
+	if got, err := read(o, 0, size); err != nil || !bytes.Equal(got, d.data) {
+		t.Errorf("all of it: wrong, or %v", err)
+	}
+}
+
+// Of a chunk that is wrong nothing is kept, and whoever wants it is told.
+func TestBadChunkAhead(t *testing.T) {
+	o, d := opened(t, NewStore(chunk, 1), 2*chunk)
+	d.data[chunk+5] ^= 1
+	o.Ahead(1)
+	var corrupt *CorruptError
+	if got, err := read(o, chunk, chunk); !errors.As(err, &corrupt) || len(got) != 0 {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+}
+
+// What can't be handed over is there for the next try.
+func TestAheadThatIsNotTaken(t *testing.T) {
+	o, d := opened(t, NewStore(chunk, 1), chunk)
+	o.Ahead(0)
+	if done, err := o.Each(0, chunk, func([]byte) error { return io.ErrShortWrite }); done != 0 || !errors.Is(err, io.ErrShortWrite) {
+		t.Errorf("%d bytes, %v", done, err)
+	}
+	if got, err := read(o, 0, chunk); err != nil || !bytes.Equal(got, d.data) {
+		t.Error("wrong, or", err)
+	}
+}
