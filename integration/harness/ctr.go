@@ -34,7 +34,7 @@ type Container struct {
 
 // Ctr runs ctr against the world's containerd, in its namespace, with a deadline of a minute where ctx has none.
 func (w *World) Ctr(ctx context.Context, args ...string) (string, error) {
-	return w.Output(ctx, "ctr", append([]string{"--address", w.Address(), "--namespace", w.Name, "--connect-timeout", "10s"}, args...)...)
+	return w.Output(ctx, "ctr", append([]string{"--address", w.Address(), "--namespace", w.Namespace, "--connect-timeout", "10s"}, args...)...)
 }
 
 // Reference is the name that an image of ours has in containerd.

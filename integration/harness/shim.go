@@ -23,7 +23,7 @@ var ErrNoRecord = errors.New("no shim has a record of it")
 func (w *World) Record(id string) (handover.Record, error) {
 	records, err := handover.ListRecords(w.RunDir())
 	for _, r := range records {
-		if r.ID == id && r.Namespace == w.Name {
+		if r.ID == id && r.Namespace == w.Namespace {
 			return r, nil
 		}
 	}

@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -26,6 +27,8 @@ type Options struct {
 	// Settings are keys of the hibernate configuration, in TOML's form on the right: {"idle-timeout": `"2s"`}. They come
 	// after the world's own run-dir, data-dir and runsc, and replace them.
 	Settings map[string]string
+	// Namespace is containerd's, for worlds that stand for nodes of one cluster; empty: the world's own.
+	Namespace string
 	// Env is added to containerd's and the daemon's environment, and so to the shims'.
 	Env []string
 	// Log, when set, is told what the world does, a line at a time.
@@ -34,8 +37,10 @@ type Options struct {
 
 // A World is one private node. Its methods may be called from several goroutines.
 type World struct {
-	// Name is unique on the machine; it is containerd's namespace, too.
+	// Name is unique on the machine.
 	Name string
+	// Namespace is containerd's: the name, unless Options gave another one.
+	Namespace string
 	// Dir holds the world's files; it is the same path inside and outside.
 	Dir string
 	// Containerd and Daemon can be stopped, killed and started again. Daemon is there even if Options didn't start it.
@@ -61,6 +66,7 @@ func Start(ctx context.Context, o Options) (_ *World, err error) {
 		return nil, err
 	}
 	w := &World{Name: uniqueName(), root: root, options: o, subnets: randomSubnets()}
+	w.Namespace = cmp.Or(o.Namespace, w.Name)
 	if w.Dir, err = os.MkdirTemp("", w.Name+"-"); err != nil {
 		return nil, err
 	}

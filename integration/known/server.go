@@ -64,11 +64,16 @@ func New(t T, w *harness.World, id string, pod harness.Pod) *Server {
 // filled in.
 func (s *Server) Start(c harness.Container, mib int) {
 	s.t.Helper()
-	c.ID, c.Image, c.NetNS, c.Detach = s.ID, "testserver", s.Pod.Path, true
-	c.Env = append(c.Env, fmt.Sprintf("TESTSERVER_MIB=%d", mib))
-	_, err := s.world.Run(s.ctx(), c)
+	_, err := s.world.Run(s.ctx(), s.container(c, mib))
 	s.must(err)
 	s.Grow()
+}
+
+// container fills in what is the server's.
+func (s *Server) container(c harness.Container, mib int) harness.Container {
+	c.ID, c.Image, c.NetNS, c.Detach = s.ID, "testserver", s.Pod.Path, true
+	c.Env = append(c.Env, fmt.Sprintf("TESTSERVER_MIB=%d", mib))
+	return c
 }
 
 // StartAs starts another container, which is to go on from where other is now, with an identity of its own. Of c, what is the server's is
@@ -217,7 +222,7 @@ func (s *Server) Descriptors() int {
 
 // Bundle is containerd's directory of the task, inside the world.
 func (s *Server) Bundle() string {
-	return filepath.Join(s.world.Dir, "state/io.containerd.runtime.v2.task", s.world.Name, s.ID)
+	return filepath.Join(s.world.Dir, "state/io.containerd.runtime.v2.task", s.world.Namespace, s.ID)
 }
 
 func (s *Server) ctx() context.Context {
