@@ -117,9 +117,9 @@ func (p *parts) openStore(opts Options) {
 	p.upload = upload.New(o)
 }
 
-// slept has a snapshot uploaded.
+// slept has a snapshot uploaded. One that was put to sleep for its stop has ended a moment later.
 func (p *parts) slept(w *node.Workload, event *shimv1.Event) {
-	if p.upload == nil || event.GetState() != "asleep" {
+	if p.upload == nil || event.GetState() != "asleep" && event.GetState() != "ended" {
 		return
 	}
 	wishes := upload.Wishes{DeleteAfter: expire.After(w.Status()), Identity: w.Status().GetIdentity()}
