@@ -19,7 +19,7 @@ func printFacts(out io.Writer, w *daemonv1.Workload, now time.Time) error {
 	t := newTable(out)
 	for _, fact := range [][2]string{
 		{"Workload", s.GetNamespace() + "/" + s.GetId()},
-		{"Identity", s.GetIdentity()},
+		{"Identity", identity(s)},
 		{"Image", s.GetImage()},
 		{"State", stateFor(w, now)},
 		{"Waits for", w.GetWakeWaits()},
@@ -42,6 +42,18 @@ func printFacts(out io.Writer, w *daemonv1.Workload, now time.Time) error {
 		}
 	}
 	return t.flush()
+}
+
+// identity tells under which claim it runs; "" without one.
+func identity(s *shimv1.StatusResponse) string {
+	text := s.GetIdentity()
+	if s.GetEpoch() != 0 {
+		text += fmt.Sprintf(", epoch %d", s.GetEpoch())
+	}
+	if s.GetUnconfirmed() {
+		text += "; not confirmed: another node may run it, too (fencing = relaxed)"
+	}
+	return text
 }
 
 // gate tells why it is the slower way that is open.

@@ -208,7 +208,7 @@ func (o *options) exportLocal(cmd *cobra.Command, name, dir string) error {
 	}
 	ctx, cancel := o.deadline(cmd.Context(), time.Hour)
 	defer cancel()
-	found, err := tier.Inspect(tier.DirFor(data, namespace, id, ""))
+	found, err := tier.Inspect(localDir(data, namespace, id))
 	s := found.Snapshot
 	if s == nil {
 		s = found.Kept
@@ -222,6 +222,17 @@ func (o *options) exportLocal(cmd *cobra.Command, name, dir string) error {
 	}
 	_, err = fmt.Fprintf(cmd.OutOrStdout(), "snapshot %d of %s is in %s: it holds memory and environment in clear\n", s.Sequence(), name, dir)
 	return err
+}
+
+// localDir is where the snapshots of a container are: of its id, or of the identity that it had.
+func localDir(data, namespace, id string) string {
+	dirs, _ := tier.List(data)
+	for _, dir := range dirs {
+		if h, err := tier.ReadHead(dir); err == nil && h.Namespace == namespace && h.ID == id {
+			return dir
+		}
+	}
+	return tier.DirFor(data, namespace, id, "")
 }
 
 func (o *options) importSnapshot(cmd *cobra.Command, dir, name string) error {
