@@ -21,11 +21,11 @@ LIST = go list -f '{{.ImportPath}} {{join .TestImports " "}} {{join .XTestImport
        awk '{ r = "unit"; for (i = 2; i <= NF; i++) if ($$i ~ /\/(internal\/testroot|integration\/harness)$$/) r = "root"; print r, $$1 }'
 UNIT = $(shell $(LIST) | awk '$$1 == "unit" { print $$2 }')
 ROOT = $(shell $(LIST) | awk '$$1 == "root" && $$2 !~ "^$(MODULE)/integration" { print $$2 }')
-E2E  = $(filter-out %/conformance %/faults %/client %/network %/flat %/store,$(shell $(LIST) | awk '$$1 == "root" && $$2 ~ "^$(MODULE)/integration" { print $$2 }'))
+E2E  = $(filter-out %/conformance %/faults %/client %/network %/flat %/store %/move,$(shell $(LIST) | awk '$$1 == "root" && $$2 ~ "^$(MODULE)/integration" { print $$2 }'))
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build tools images protos deps test check fmt vet staticcheck unit root test-conformance test-network test-faults full-faults test-store full-store test-flat full-flat test-client e2e shimtest race full-moment full-network demo bench short-bench bench-shim bench-network bench-flat bench-store bench-move install clean
+.PHONY: help build tools images protos deps test check fmt vet staticcheck unit root test-conformance test-network test-faults full-faults test-store full-store test-move test-flat full-flat test-client e2e shimtest race full-moment full-network demo bench short-bench bench-shim bench-network bench-flat bench-store bench-move install clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -127,6 +127,10 @@ test-store: deps tools images build ## The durable tier against a real S3 server
 	@go run ./tools/toolchain -p $(JOBS) versitygw
 	@HIBERNATE_STORE=1 sh tools/gotest.sh -together -count=1 -p $(JOBS) -timeout 10m -- $(MODULE)/snapshot/store/... $(MODULE)/snapshot/durable/...
 	@HIBERNATE_STORE=1 $(ROOT_RINGS) sh tools/gotest.sh -count=1 -timeout 10m -- ./integration/store
+
+test-move: deps tools images build ## Workloads with an identity on two nodes that share a store: moved, taken over, partitioned (root)
+	@go run ./tools/toolchain -p $(JOBS) versitygw
+	@HIBERNATE_STORE=1 $(ROOT_RINGS) sh tools/gotest.sh -count=1 -timeout 10m -- ./integration/move
 
 full-store: deps tools images build ## test-store, the search of the protocol at size, and 300 random runs of chaos; STORE_CHAOS, STORE_SEED (root)
 	@go run ./tools/toolchain -p $(JOBS) versitygw
