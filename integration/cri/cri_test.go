@@ -1,13 +1,16 @@
 package cri
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 // A pod's sandbox runs, and its containers, which this runtime doesn't run yet, are refused with the reason. Nothing hangs
 // and nothing is left: the world sees to that.
 func TestPods(t *testing.T) {
 	n := newNode(t, "pause")
 	for name, test := range map[string]func(*node){
-		"refused": testRefused, "checkpoint": testCheckpoint, "stop-awake": testStop, "stop-asleep": testStopAsleep,
+		"refused": testRefused, "checkpoint": testCheckpoint, "stop-awake": testStop, "stop-asleep": testStopAsleep, "identity": testIdentity,
 	} {
 		t.Run(name, func(t *testing.T) { test(&node{n.World, t, n.config}) })
 	}
@@ -43,6 +46,19 @@ func testStop(n *node) {
 // Stopping a pod whose sandbox sleeps wakes nothing.
 func testStopAsleep(n *node) {
 	pod, _ := n.pod("asleep")
+	n.must("hibernatectl", "--config", n.ConfigFile(), "hibernate", namespace+"/"+pod)
+	n.stops(pod)
+}
+
+// An identity is within the pod's namespace as CRI knows it, even where a pod may write annotations by the names that CRI writes itself.
+func testIdentity(n *node) {
+	pod, _ := n.annotated("identity", map[string]string{
+		"io.containerd.hibernate/identity": "db", "io.kubernetes.cri.sandbox-namespace": "bank", "io.kubernetes.other": "passed",
+	})
+	told := n.must("hibernatectl", "--config", n.ConfigFile(), "inspect", namespace+"/"+pod)
+	if !strings.Contains(told, "default/db") || strings.Contains(told, "bank") {
+		n.t.Errorf("inspect says:\n%s", told)
+	}
 	n.must("hibernatectl", "--config", n.ConfigFile(), "hibernate", namespace+"/"+pod)
 	n.stops(pod)
 }

@@ -75,7 +75,7 @@ func newNode(t *testing.T, sandbox string) *node {
 	}
 	path := []string{filepath.Dir(criu), filepath.Join(root, "bin"), filepath.Join(root, ".tools"), os.Getenv("PATH")}
 	n.World = harness.New(t, harness.Options{
-		CRI: true, Pause: sandbox, Settings: map[string]string{"mode": `"manual"`}, Env: []string{"PATH=" + strings.Join(path, ":")},
+		CRI: true, Pause: sandbox, PodAnnotations: []string{"io.kubernetes.*"}, Settings: map[string]string{"mode": `"manual"`}, Env: []string{"PATH=" + strings.Join(path, ":")},
 	})
 	n.config = n.write("crictl.yaml", map[string]any{
 		"runtime-endpoint": "unix://" + n.Address(), "image-endpoint": "unix://" + n.Address(), "timeout": int(limit.Seconds()),
@@ -139,7 +139,14 @@ func (n *node) refused(what []string, args ...string) {
 // pod makes one of this name, and removes it with the test. config is what a container in it needs, too.
 func (n *node) pod(name string) (id, config string) {
 	n.t.Helper()
+	return n.annotated(name, nil)
+}
+
+// annotated is pod with annotations.
+func (n *node) annotated(name string, annotations map[string]string) (id, config string) {
+	n.t.Helper()
 	config = n.write(name+".json", map[string]any{
+		"annotations":   annotations,
 		"metadata":      map[string]any{"name": name, "namespace": "default", "uid": name},
 		"log_directory": filepath.Join(n.Dir, "pods"),
 		"linux":         map[string]any{"cgroup_parent": "/" + n.Name + "/" + name},

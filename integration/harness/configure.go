@@ -79,11 +79,20 @@ conf_dir = "/etc/cni/net.d"
 default_runtime_name = "hibernate"
 [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.hibernate]
 runtime_type = %[2]q
-pod_annotations = ["io.containerd.hibernate/*"]
+pod_annotations = [%[4]s]
 container_annotations = ["io.containerd.hibernate/*"]
 [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.hibernate.options]
 ConfigPath = %[3]q
-`, Reference(cmp.Or(w.options.Pause, "pause")), Runtime, w.ConfigFile())
+`, Reference(cmp.Or(w.options.Pause, "pause")), Runtime, w.ConfigFile(), quoted(append([]string{"io.containerd.hibernate/*"}, w.options.PodAnnotations...)))
+}
+
+// quoted are TOML's words of a list.
+func quoted(words []string) string {
+	var list []string
+	for _, s := range words {
+		list = append(list, fmt.Sprintf("%q", s))
+	}
+	return strings.Join(list, ", ")
 }
 
 func (w *World) hibernateTOML() string {

@@ -24,6 +24,8 @@ type Options struct {
 	CRI bool
 	// Pause is the image that CRI runs as each pod's sandbox: pause, or a program that a test wants there.
 	Pause string
+	// PodAnnotations are patterns of annotations that CRI passes on, besides those of hibernate.
+	PodAnnotations []string
 	// Settings are keys of the hibernate configuration, in TOML's form on the right: {"idle-timeout": `"2s"`}. They come
 	// after the world's own run-dir, data-dir and runsc, and replace them.
 	Settings map[string]string
