@@ -422,11 +422,6 @@ func (r *record) see(head durable.Head) {
 // hasKept bounds what is remembered of generations.
 const hasKept = 8
 
-// has says whether the store has a snapshot, as far as is known; of any epoch for 0.
-func (r *record) has(sequence, epoch uint64) bool {
-	return slices.ContainsFunc(r.Has, func(h Has) bool { return h.Sequence == sequence && (epoch == 0 || h.Epoch == epoch) })
-}
-
 // keepRecord changes the record, on the disk first.
 func (u *Uploader) keepRecord(l *lineage, change func(r *record)) error {
 	u.saving.Lock()
