@@ -28,8 +28,16 @@ type origin struct {
 // findOrigin reads it from the snapshot that Start restores; nil when there is none, or it doesn't tell.
 func (w *Workload) findOrigin() (*origin, error) {
 	m, ok, err := w.toRestore()
-	if !ok || err != nil || len(m.Attachment) == 0 {
+	if !ok || err != nil {
 		return nil, err
+	}
+	return originOf(m)
+}
+
+// originOf is where a manifest's workload was reached; nil when it doesn't tell.
+func originOf(m snapshot.Manifest) (*origin, error) {
+	if len(m.Attachment) == 0 {
+		return nil, nil
 	}
 	o := &origin{node: m.Host.Node, copied: m.Origin != nil}
 	if err := json.Unmarshal(m.Attachment, &o.attachment); err != nil {

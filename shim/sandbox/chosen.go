@@ -261,8 +261,16 @@ func (w *Workload) restoreStored(t *transition, s *stored, newest uint64) (detai
 	if err != nil {
 		return "", asStored(err)
 	}
+	if err := w.able(t.ctx, t, fetched.Snapshot()); err != nil { // before the daemon is asked for any of it
+		return "", err
+	}
+	if w.identity != "" && w.origin == nil { // it slept on another node since
+		if w.origin, err = originOf(s.manifest); err != nil {
+			return "", err
+		}
+	}
 	w.mu.Lock()
-	if w.ports == nil {
+	if w.ports == nil || w.identity != "" {
 		w.ports, w.only4 = s.manifest.Ports, s.manifest.Only4
 	}
 	w.mu.Unlock()

@@ -31,6 +31,7 @@ type ability struct {
 	features               []string // of the CPU
 	cacheLine, pageSize    int      // bytes
 	families               []string // of IP
+	inside                 []string // addresses that the sandbox knows
 }
 
 // refuses compares what a snapshot needs with what the node offers.
@@ -57,6 +58,9 @@ func (has ability) refuses(needs ability) error {
 	if len(without(needs.families, has.families)) > 0 {
 		return &ineligibleError{"the pod's network", strings.Join(needs.families, " and "), cmp.Or(strings.Join(has.families, " and "), "none")}
 	}
+	if lacking := without(needs.inside, has.inside); len(lacking) > 0 { // the link was made for what slept here: Start makes it for what is restored
+		return &ineligibleError{"its address", strings.Join(needs.inside, " "), strings.Join(has.inside, " ") + " in this container: delete it, and start another"}
+	}
 	return nil
 }
 
@@ -73,7 +77,7 @@ func needsOf(m snapshot.Manifest) ability {
 	}
 	var then network.Attachment
 	if json.Unmarshal(m.Attachment, &then) == nil {
-		a.families = familiesOf(&then)
+		a.families, a.inside = familiesOf(&then), insideOf(&then)
 	}
 	return a
 }
@@ -81,7 +85,7 @@ func needsOf(m snapshot.Manifest) ability {
 func (w *Workload) offers(known *facts) ability {
 	return ability{
 		architecture: runtime.GOARCH, platform: w.config.Platform, features: known.features, cacheLine: cacheLine(), pageSize: os.Getpagesize(),
-		families: familiesOf(w.attachment),
+		families: familiesOf(w.attachment), inside: insideOf(w.attachment),
 	}
 }
 
@@ -102,6 +106,22 @@ func familiesOf(a *network.Attachment) (list []string) {
 	return list
 }
 
+// insideOf are the addresses that a sandbox knows.
+func insideOf(a *network.Attachment) (list []string) {
+	if a == nil {
+		return nil
+	}
+	for _, p := range a.Addresses {
+		in, translated := a.Inside[p.Addr()]
+		if !translated {
+			in = p.Addr()
+		}
+		list = append(list, in.String())
+	}
+	slices.Sort(list)
+	return list
+}
+
 // cacheLine is the CPU's, in bytes; 0 where the kernel doesn't tell.
 func cacheLine() int {
 	n, _ := strconv.Atoi(firstLine("/sys/devices/system/cpu/cpu0/cache/index0/coherency_line_size"))
@@ -110,26 +130,28 @@ func cacheLine() int {
 
 // eligible refuses a snapshot that this node or this container must not restore.
 func (w *Workload) eligible(t *transition, s *snapshot.Snapshot) error {
-	return t.step("choose", func(ctx context.Context) error {
-		m := s.Manifest()
-		known, err := w.known(ctx)
-		if err != nil {
-			return err
-		}
-		if m.Runtime.Version != known.version {
-			return fmt.Errorf("snapshot %d was made by runsc %s, this is %s: %w", m.Sequence, m.Runtime.Version, known.version, runsc.ErrVersion)
-		}
-		if w.identity == "" { // nobody else's, and its specification was compared at Create
-			return nil
-		}
-		if err := w.sameContainer(m); err != nil {
-			return err
-		}
-		if err := w.offers(known).refuses(needsOf(m)); err != nil {
-			return err
-		}
-		return w.roomFor(t, s.Size())
-	})
+	return t.step("choose", func(ctx context.Context) error { return w.able(ctx, t, s) })
+}
+
+func (w *Workload) able(ctx context.Context, t *transition, s *snapshot.Snapshot) error {
+	m := s.Manifest()
+	known, err := w.known(ctx)
+	if err != nil {
+		return err
+	}
+	if m.Runtime.Version != known.version {
+		return fmt.Errorf("snapshot %d was made by runsc %s, this is %s: %w", m.Sequence, m.Runtime.Version, known.version, runsc.ErrVersion)
+	}
+	if w.identity == "" { // nobody else's, and its specification was compared at Create
+		return nil
+	}
+	if err := w.sameContainer(m); err != nil {
+		return err
+	}
+	if err := w.offers(known).refuses(needsOf(m)); err != nil {
+		return err
+	}
+	return w.roomFor(t, s.Size())
 }
 
 // sameContainer compares what the container is with what it was.

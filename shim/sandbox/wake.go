@@ -122,7 +122,7 @@ func (w *Workload) giveUp(t *transition, err error) {
 		w.withoutSandbox(t)
 		w.postpone(t, err)
 		return
-	case w.mustRestore(), t.from != 0, errors.As(err, &stop), w.elsewhere(t, err):
+	case w.mustRestore(), t.from != 0, errors.As(err, &stop), elsewhere(err):
 		w.withoutSandbox(t)
 		w.block(t, err)
 		return
@@ -145,10 +145,10 @@ func (w *Workload) withoutSandbox(t *transition) {
 	}
 }
 
-// elsewhere says whether a container is being started that another node could restore.
-func (w *Workload) elsewhere(t *transition, err error) bool {
+// elsewhere says whether another container, perhaps on another node, could restore what this one can't.
+func elsewhere(err error) bool {
 	var unable *ineligibleError
-	return t.record.GetReason() == byStart && errors.As(err, &unable)
+	return errors.As(err, &unable)
 }
 
 // postpone ends a wake that may not be: what sleeps sleeps on, and whatever comes next wakes it again.
