@@ -21,6 +21,7 @@ import (
 	"github.com/hibernate-runtime/hibernate/snapshot"
 	"github.com/hibernate-runtime/hibernate/snapshot/durable"
 	"github.com/hibernate-runtime/hibernate/snapshot/store"
+	"github.com/hibernate-runtime/hibernate/snapshot/store/filestore"
 	"github.com/hibernate-runtime/hibernate/snapshot/store/memstore"
 )
 
@@ -640,5 +641,30 @@ func TestGoneFromHereOnly(t *testing.T) {
 		if h := c.storeHead(); len(h.Generations) == 0 || h.State == durable.Deleted {
 			t.Errorf("%s: %+v", c.identity, h)
 		}
+	}
+}
+
+// The same over a directory that two nodes reach.
+func TestBackAndForthInADirectory(t *testing.T) {
+	shared := t.TempDir()
+	open := func(o *Options) {
+		o.Open = func() (store.Store, error) { return filestore.Open(shared) }
+	}
+	bucket := memstore.NewBucket() // not used
+	a, b := newMachine(t, bucket, "a").start(open), newMachine(t, bucket, "b").start(open)
+	copies := []*copyOf{a.container("ca", "db"), b.container("cb", "db")}
+	for round := range uint64(4) {
+		c, other := copies[round%2], copies[(round+1)%2]
+		if r := c.wakes(); r.Epoch != round+1 || !r.Whole {
+			t.Fatalf("round %d: %+v", round, r)
+		}
+		if _, err := other.claim(); !errors.Is(err, durable.ErrOwned) {
+			t.Fatalf("round %d: %v", round, err)
+		}
+		c.falls(round+1, memory(5, byte(round)))
+		c.eventually("it is given up", func() bool {
+			list, err := c.d.List(t.Context(), c.storeName())
+			return err == nil && list[0].Head.Owner == nil && list[0].Head.Last == c.name
+		})
 	}
 }
