@@ -189,7 +189,7 @@ func (m *mover) start(ctx context.Context, node int) (err error) {
 func (m *mover) run(ctx context.Context, node int) error {
 	_, err := m.nodes[node].Run(ctx, harness.Container{
 		ID: m.id(node), Image: image, NetNS: m.pod[node].Path, Detach: true, Flags: []string{"--null-io"},
-		Annotations: map[string]string{"identity": m.identity, "on-stop": "hibernate", "wake-timeout": "60s"}, Env: []string{fmt.Sprint("TESTSERVER_MIB=", m.mib)},
+		Annotations: map[string]string{"identity": m.identity, "on-stop": "hibernate"}, Env: []string{fmt.Sprint("TESTSERVER_MIB=", m.mib)},
 	})
 	return err
 }

@@ -34,6 +34,7 @@ type driver interface {
 	metrics() (any, error)
 	cpu() (time.Duration, error)
 	memory() (uint64, error)
+	own() (uint64, error)
 	kills() (uint64, error)
 	watch() (counter, error) // of kills
 }
@@ -115,6 +116,13 @@ func (g *Group) Update(res *specs.LinuxResources) error {
 func (g *Group) CPU() time.Duration {
 	d, _ := g.cpu()
 	return d
+}
+
+// Own is the bytes charged to the group without any file's: what a checkpoint
+// would write. 0 when it cannot be read.
+func (g *Group) Own() uint64 {
+	n, _ := g.own()
+	return n
 }
 
 // Memory is the bytes charged to the group without those that the kernel would

@@ -130,14 +130,23 @@ func (l *legacy) cpu() (time.Duration, error) {
 	return time.Duration(n), err
 }
 
-func (l *legacy) memory() (uint64, error) {
+func (l *legacy) memory() (uint64, error) { return l.without("total_inactive_file") }
+
+func (l *legacy) own() (uint64, error) { return l.without("total_inactive_file", "total_active_file") }
+
+// without is all that is charged but for some fields of memory.stat.
+func (l *legacy) without(fields ...string) (uint64, error) {
 	dir := l.roots[cgroup1.Memory]
 	usage, err := readUint(filepath.Join(dir, "memory.usage_in_bytes"))
-	if err != nil {
-		return 0, err
+	for _, name := range fields {
+		if err != nil {
+			return 0, err
+		}
+		var n uint64
+		n, err = readField(filepath.Join(dir, "memory.stat"), name)
+		usage -= min(usage, n)
 	}
-	inactive, err := readField(filepath.Join(dir, "memory.stat"), "total_inactive_file")
-	return usage - min(usage, inactive), err
+	return usage, err
 }
 
 // spawn lends the group a thread: a v1 hierarchy knows single threads, and a

@@ -93,13 +93,22 @@ func (u *unified) cpu() (time.Duration, error) {
 	return time.Duration(usec) * time.Microsecond, err
 }
 
-func (u *unified) memory() (uint64, error) {
+func (u *unified) memory() (uint64, error) { return u.without("inactive_file") }
+
+func (u *unified) own() (uint64, error) { return u.without("inactive_file", "active_file") }
+
+// without is all that is charged but for some fields of memory.stat.
+func (u *unified) without(fields ...string) (uint64, error) {
 	usage, err := readUint(filepath.Join(u.dir(), "memory.current"))
-	if err != nil {
-		return 0, err
+	for _, name := range fields {
+		if err != nil {
+			return 0, err
+		}
+		var n uint64
+		n, err = readField(filepath.Join(u.dir(), "memory.stat"), name)
+		usage -= min(usage, n)
 	}
-	inactive, err := readField(filepath.Join(u.dir(), "memory.stat"), "inactive_file")
-	return usage - min(usage, inactive), err
+	return usage, err
 }
 
 // spawn has the kernel clone into the group.

@@ -46,18 +46,19 @@ func TestUnifiedStats(t *testing.T) {
 	}
 	m := v.(*stats2.Metrics)
 	for name, pair := range map[string][2]uint64{
-		"CPU":          {m.GetCPU().GetUsageUsec(), 5000123},
-		"throttled":    {m.GetCPU().GetNrThrottled(), 4},
-		"memory":       {m.GetMemory().GetUsage(), 100 << 20},
-		"limit":        {m.GetMemory().GetUsageLimit(), 256 << 20},
-		"inactive":     {m.GetMemory().GetInactiveFile(), 20 << 20},
-		"kills":        {m.GetMemoryEvents().GetOomKill(), 2},
-		"processes":    {m.GetPids().GetCurrent(), 7},
-		"their limit":  {m.GetPids().GetLimit(), 500},
-		"written":      {m.GetIo().GetUsage()[0].GetWbytes(), 8192},
-		"the group's":  {uint64(g.CPU()), uint64(5000123 * time.Microsecond)},
-		"working set":  {g.Memory(), 80 << 20},
-		"counted here": {must(t, g.Kills), 2},
+		"CPU":           {m.GetCPU().GetUsageUsec(), 5000123},
+		"throttled":     {m.GetCPU().GetNrThrottled(), 4},
+		"memory":        {m.GetMemory().GetUsage(), 100 << 20},
+		"limit":         {m.GetMemory().GetUsageLimit(), 256 << 20},
+		"inactive":      {m.GetMemory().GetInactiveFile(), 20 << 20},
+		"kills":         {m.GetMemoryEvents().GetOomKill(), 2},
+		"processes":     {m.GetPids().GetCurrent(), 7},
+		"their limit":   {m.GetPids().GetLimit(), 500},
+		"written":       {m.GetIo().GetUsage()[0].GetWbytes(), 8192},
+		"the group's":   {uint64(g.CPU()), uint64(5000123 * time.Microsecond)},
+		"working set":   {g.Memory(), 80 << 20},
+		"without files": {g.Own(), 70 << 20},
+		"counted here":  {must(t, g.Kills), 2},
 	} {
 		if pair[0] != pair[1] {
 			t.Errorf("%s: %d, want %d", name, pair[0], pair[1])

@@ -146,11 +146,11 @@ const frozenRate = 256 << 20
 
 // mayFreeze refuses to freeze what would be frozen for too long: gVisor's checkpoint, once begun, can't be cut short.
 func (w *Workload) mayFreeze() error {
-	took := time.Duration(float64(w.group.Memory()) / frozenRate * float64(time.Second))
+	took := time.Duration(float64(w.group.Own()) / frozenRate * float64(time.Second))
 	if most := w.config.ForkFreezeMax; took > most {
 		return &RefusedError{Verb: "be forked", Reasons: []*shimv1.Reason{reason("fork-freeze-max", fmt.Sprintf(
 			"its %d MiB of memory could freeze it for %s, and fork-freeze-max is %s: put it to sleep first (hibernatectl hibernate), since forks of a sleeper freeze nothing, or raise that",
-			w.group.Memory()>>20, took.Round(10*time.Millisecond), most))}}
+			w.group.Own()>>20, took.Round(10*time.Millisecond), most))}}
 	}
 	return nil
 }
