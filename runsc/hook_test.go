@@ -44,7 +44,7 @@ func TestHook(t *testing.T) {
 		t.Errorf("%d, %q, %v", status, said, err)
 	}
 	status, said, err = run(b.ctx, "/init", "leave", "5")
-	if status != 5 || len(said) != maxSaid || !strings.HasSuffix(said, "\nleft\n") || err != nil {
+	if status != 5 || len(said) != maxSaid || !strings.HasSuffix(said, "\nleaving\n") || err != nil {
 		t.Errorf("%d, %d bytes: %q, %v", status, len(said), said, err)
 	}
 	alone()
@@ -59,7 +59,7 @@ func TestHook(t *testing.T) {
 			}
 		}
 	}()
-	if _, said, err = run(ctx, "/init", "leave", "not"); !errors.Is(err, over) || !strings.HasSuffix(said, "\nleft\n") {
+	if _, said, err = run(ctx, "/init", "leave", "not"); !errors.Is(err, over) || !strings.HasSuffix(said, "\nleaving\n") {
 		t.Errorf("%q, %v", said, err)
 	}
 	alone()

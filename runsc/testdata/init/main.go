@@ -42,11 +42,11 @@ func main() {
 }
 
 func leave() {
+	fmt.Println(strings.Repeat("much of it\n", 1000) + "leaving") // before there is anybody by whom others could tell
 	for range 3 {
 		start("orphan")
 	}
 	start("sleep")
-	fmt.Println(strings.Repeat("much of it\n", 1000) + "left")
 	if code, err := strconv.Atoi(os.Args[2]); err == nil {
 		os.Exit(code)
 	}
