@@ -668,3 +668,31 @@ func TestBackAndForthInADirectory(t *testing.T) {
 		})
 	}
 }
+
+// What a node had not uploaded when another one took over is never committed, whether that one has left a snapshot or not.
+func TestOvertakenIsNotCommitted(t *testing.T) {
+	bucket := memstore.NewBucket()
+	a, b := newMachine(t, bucket, "a").start(), newMachine(t, bucket, "b").start()
+	ca, cb := a.container("ca", "db"), b.container("cb", "db")
+	ca.wakes()
+	ca.falls(1, memory(5, 1))
+	ca.released()
+	ca.wakes()
+	a.d.stop()
+	ca.snapshotAt(5, memory(5, 5))
+	b.set(func() { b.dead["a"] = true })
+	cb.wakes()
+	b.d.stop()
+	a.set(func() { a.term, a.dead["b"] = "a-2", true })
+	a.start()
+	if r, err := ca.claim(); err != nil || r.Epoch != 4 || r.Whole || r.Former != "b" {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	a.eventually("it is told that it can't be uploaded", func() bool {
+		c, ok := a.d.Copies(key("ca"))
+		return ok && errors.Is(c.Err, ErrOvertaken) && c.Final
+	})
+	if got := ca.sequences(ca.storeName()); !slices.Equal(got, []uint64{1}) {
+		t.Errorf("%v", got)
+	}
+}
