@@ -136,6 +136,7 @@ func measureShares(ctx context.Context, b *bench) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, o.close()) }()
+	time.Sleep(2 * time.Second) // who asked it first has left in the middle of the answer, which it tells at length: 10 MB of Python's own
 	if _, err := o.sleepUploaded(ctx, b); err != nil {
 		return err
 	}
