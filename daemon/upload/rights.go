@@ -405,7 +405,8 @@ func (a *asking) taken(r *record, before, now durable.Head, mine bool, term stri
 	r.Claim, r.Epoch, r.Term, r.Answer, r.Place = now.Owner.Claim, now.Epoch, term, &ans, a.place
 	r.Gone, r.Destroyed = time.Time{}, time.Time{}
 	r.see(now)
-	a.l.claimed = false // for uploads it is another one
+	a.l.claimed = false // for uploads it is another one, and what an earlier one has made final is not
+	a.l.final, a.l.err, a.l.failures, a.l.next = false, nil, 0, time.Time{}
 }
 
 // see notes what the store has.

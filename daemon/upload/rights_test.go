@@ -326,6 +326,12 @@ func TestTakeOver(t *testing.T) {
 	if got := ca.sequences(ca.storeName()); !slices.Equal(got, []uint64{2, 1}) || ca.storeHead().Generations[0].Epoch != 3 {
 		t.Errorf("what was overtaken is committed: %v", got)
 	}
+	ca.local = Local{2, 3} // as it was restored
+	ca.falls(3, memory(5, 4))
+	ca.released()
+	if got := ca.sequences(ca.storeName()); got[0] != 3 {
+		t.Errorf("%v", got)
+	}
 }
 
 // What was claimed before the lease lapsed is this node's only once the store has said so again, and by a change there: who has looked at
