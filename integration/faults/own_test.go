@@ -13,7 +13,7 @@ import (
 
 // What a workload has of its own around its sleep: hooks, and files of the host's.
 
-const ownTimeout = "1500ms" // of hooks; shorter than a call may hang
+const ownTimeout = "4s" // of hooks
 
 // outside is the directory that an app has beside its snapshot.
 func (a *app) outside() string { return filepath.Join(a.w.Dir, a.ID+"-outside") }
