@@ -100,7 +100,7 @@ func (u *Uploader) look(dir string, wishes Wishes) {
 
 // noteLocked takes a sequence that the node has.
 func (u *Uploader) noteLocked(l *lineage, dir string, sequence uint64) {
-	if sequence > l.local && l.final && (errors.Is(l.err, errDamaged) || errors.Is(l.err, ErrQuota) || errors.Is(l.err, ErrOvertaken)) {
+	if sequence > l.local && l.final && (errors.Is(l.err, errDamaged) || errors.Is(l.err, ErrQuota) || l.record.Identity != "") {
 		l.final, l.err = false, nil // it was that snapshot's
 	}
 	if sequence > l.local {

@@ -696,7 +696,7 @@ func TestOvertakenIsNotCommitted(t *testing.T) {
 	}
 	a.eventually("it is told that it can't be uploaded", func() bool {
 		c, ok := a.d.Copies(key("ca"))
-		return ok && errors.Is(c.Err, ErrOvertaken) && c.Final
+		return ok && (errors.Is(c.Err, ErrOvertaken) || errors.Is(c.Err, durable.ErrFenced)) && c.Final
 	})
 	if got := ca.sequences(ca.storeName()); !slices.Equal(got, []uint64{1}) {
 		t.Errorf("%v", got)

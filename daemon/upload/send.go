@@ -71,6 +71,9 @@ func (u *Uploader) settle(l *lineage, g durable.Generation, err error) {
 			l.collectAt = time.Now().Add(u.opts.Grace + time.Minute)
 		}
 		l.err, l.final = err, final(err)
+		if l.record.Identity != "" && l.record.claims() && errors.Is(err, durable.ErrFenced) {
+			l.final = false // it was claimed anew meanwhile, or that it wasn't is going to be found out
+		}
 		l.next = time.Now().Add(u.pauseAfter(l.failures))
 		u.tellLocked(l, first)
 	}
