@@ -122,10 +122,12 @@ func (p *parts) slept(w *node.Workload, event *shimv1.Event) {
 	if p.upload == nil || event.GetState() != "asleep" && event.GetState() != "ended" {
 		return
 	}
-	wishes := upload.Wishes{DeleteAfter: expire.After(w.Status()), Identity: w.Status().GetIdentity()}
-	for _, s := range w.Status().GetSettings() {
-		if s.GetKey() == "keep-snapshots" {
-			wishes.Keep, _ = strconv.Atoi(s.GetValue())
+	s := w.Status()
+	wishes := upload.Wishes{DeleteAfter: expire.After(s), Identity: s.GetIdentity()}
+	wishes.Stopped = s.GetIdentity() != "" && (event.GetState() == "ended" || s.GetLastHibernate().GetReason() == "stop")
+	for _, k := range s.GetSettings() {
+		if k.GetKey() == "keep-snapshots" {
+			wishes.Keep, _ = strconv.Atoi(k.GetValue())
 		}
 	}
 	p.upload.Slept(w.Key, wishes)

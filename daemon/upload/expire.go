@@ -14,6 +14,7 @@ type Wishes struct {
 	Keep        int           // generations; at least 1
 	DeleteAfter time.Duration // how long they are kept once it is gone; 0: for ever
 	Identity    string        // under which name; "": its id
+	Stopped     bool          // it was put to sleep so that it goes on elsewhere: whoever waits for that waits for the upload
 }
 
 // Expired says that a workload was ended because nobody has wanted it since it fell asleep: its snapshots go, but for those that are pinned.

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -75,6 +76,9 @@ func sleep(ctx context.Context, d time.Duration) {
 // pace counts what a worker has done, which took that long, and what has been sent, in bytes; it returns when a worker may go on, or ctx ends.
 func (l *leftover) pace(ctx context.Context, took time.Duration, sent int64) {
 	l.charge(min(took, mostPiece) + time.Duration(sent)*sendCost>>20)
+	if isUrgent(ctx) {
+		return
+	}
 	for ctx.Err() == nil {
 		debt := l.debt()
 		if debt < leastPause {
@@ -159,4 +163,16 @@ func parseBusy(line string) (time.Duration, error) {
 		}
 	}
 	return busy, nil
+}
+
+type urgency struct{}
+
+// urgent is the context of work that leaves nothing to others while hurry is true: somebody waits for it.
+func urgent(ctx context.Context, hurry *atomic.Bool) context.Context {
+	return context.WithValue(ctx, urgency{}, hurry)
+}
+
+func isUrgent(ctx context.Context) bool {
+	hurry, _ := ctx.Value(urgency{}).(*atomic.Bool)
+	return hurry != nil && hurry.Load()
 }

@@ -3,6 +3,7 @@ package upload
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -13,6 +14,7 @@ type simulated struct {
 	others float64 // processors that others use while the worker rests, and want while it works
 	used   time.Duration
 	mine   time.Duration
+	hurry  atomic.Bool
 }
 
 func (s *simulated) now() time.Time { return time.Unix(1000, 0).Add(s.clock) }
@@ -41,7 +43,7 @@ func (s *simulated) work(l *leftover, lasting time.Duration) float64 {
 	began, before := s.clock, s.mine
 	for s.clock < began+lasting {
 		s.pass(piece, 1)
-		l.pace(context.Background(), piece, 0)
+		l.pace(urgent(context.Background(), &s.hurry), piece, 0)
 	}
 	return float64(s.mine-before) / float64(s.clock-began)
 }
@@ -132,5 +134,21 @@ func TestParseBusy(t *testing.T) {
 	}
 	if real, err := busyTime(); err != nil || real <= 0 {
 		t.Errorf("this node was busy for %v, %v", real, err)
+	}
+}
+
+// TestUrgentUploadsTakeWhatTheyCan: what somebody waits for gives others no room, from the moment that it is so.
+func TestUrgentUploadsTakeWhatTheyCan(t *testing.T) {
+	s := &simulated{others: 2}
+	l := s.leftover()
+	s.work(l, 5*time.Second)
+	s.hurry.Store(true)
+	if got := s.work(l, 5*time.Second); got < 0.95 {
+		t.Errorf("in a hurry a worker gets %.2f of a processor", got)
+	}
+	s.hurry.Store(false)
+	s.work(l, 10*time.Second)
+	if got := s.work(l, 10*time.Second); got > 0.03 {
+		t.Errorf("afterwards it gets %.2f", got)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/hibernate-runtime/hibernate/snapshot"
@@ -32,6 +33,8 @@ type lineage struct {
 	tier      *durable.Lineage
 	claimed   bool
 	collectAt time.Time // zero: there is nothing to collect
+
+	hurry atomic.Bool // its upload leaves nothing to others
 
 	expireNext time.Time // of the next try to destroy it
 
@@ -91,6 +94,7 @@ func (u *Uploader) look(dir string, wishes Wishes) {
 		l.record.forgetClaim()
 	}
 	if wishes.Keep > 0 {
+		l.hurry.Store(wishes.Stopped)
 		l.record.Keep, l.record.DeleteAfter = wishes.Keep, wishes.DeleteAfter
 		l.record.Expired = false // it is there, and sleeps
 	}

@@ -20,6 +20,7 @@ var errDamaged = errors.New("the node's own snapshot is damaged, and the next on
 // upload is one try to bring the newest snapshot of a lineage into the store.
 func (u *Uploader) upload(ctx context.Context, l *lineage) {
 	began := time.Now()
+	ctx = urgent(ctx, &l.hurry)
 	result, err := u.send(ctx, l)
 	took := time.Since(began)
 	if err != nil && errors.Is(context.Cause(ctx), errReplaced) {

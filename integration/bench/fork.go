@@ -64,7 +64,7 @@ func measureForks(ctx context.Context, b *bench) (err error) {
 	}
 	n := len(wake)
 	b.add("fork_first_over_local/128", first.median()/wake.median(), "ratio", "<= 1.3", n)
-	b.add("fork_disk_share", share, "of copies", "< 0.05", n)
+	b.add("fork_disk_share", share, "of copies", "<= 0.05", n)
 	b.add("warm_start_over_wake", warm.median()/wake.median(), "ratio", "<= 1.1", n)
 	b.add("fork_wake_ms_p50/128", wake.median(), "ms", "", n)
 	b.add("fork_call_ms_p50/10", call.median(), "ms", "", n)
