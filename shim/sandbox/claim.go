@@ -53,6 +53,8 @@ func (overtakenError) Error() string { return "the node's snapshot is not the ne
 const (
 	// claimCall bounds one question to the daemon, which changes the store for it.
 	claimCall = 10 * time.Second
+	// firstClaim is between the first questions, which grow rarer slowly: a workload that comes from another node is let go of within a second or two.
+	firstClaim = 40 * time.Millisecond
 	// claimShare is the part of a wake's time in which the right may come: what follows needs some, too.
 	claimShare = 0.75
 )
@@ -68,7 +70,7 @@ func claimWithin(ctx context.Context) (context.Context, context.CancelFunc) {
 
 // claim asks until the right is given, or refused for good (*stopError), or ctx ends (*unclaimedError). waits is told why it has to.
 func (w *Workload) claim(ctx context.Context, waits func(error)) (*right, error) {
-	for wait := firstAsk; ; wait = min(2*wait, lastAsk) {
+	for wait := firstClaim; ; wait = min(wait*5/4, lastAsk) {
 		r, err := w.tryClaim(ctx)
 		if err == nil {
 			return r, nil
