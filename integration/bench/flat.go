@@ -55,6 +55,7 @@ func newLoaded(ctx context.Context, b *bench, way string, mib int) (*ours, error
 	}
 	return newOursOf(ctx, b, id, func(o *ours) (harness.Container, error) {
 		c := o.container(mib, nil)
+		c.Env = append(c.Env, b.env...)
 		return c, b.choose(&c, way)
 	})
 }

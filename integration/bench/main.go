@@ -125,6 +125,7 @@ var networkSet = set{file: "bench-network.jsonl", parts: []part{
 var flatSet = set{file: "bench-flat.jsonl", load: flatLoad, parts: []part{
 	{"sizes", measureFlatSizes},
 	{"many", measureFlatMany},
+	{"unsignalled", measureFlatUnsignalled},
 	{"cold", measureFlatCold},
 	{"four", measureFlatFour},
 	{"standby", measureStandby},
@@ -139,8 +140,9 @@ type bench struct {
 	world  *harness.World
 	plan   plan
 	file   string
-	bucket *bucket // of the store's set
-	made   int     // workloads of flat wakes and their twins, whose names are numbered
+	bucket *bucket  // of the store's set
+	env    []string // further ones of flat wakes' workloads
+	made   int      // workloads of flat wakes and their twins, whose names are numbered
 	report
 }
 
