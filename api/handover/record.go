@@ -19,7 +19,7 @@ type Record struct {
 	Namespace string `json:"namespace"`
 	ID        string `json:"id"`
 	Identity  string `json:"identity,omitempty"` // with the pod's namespace before it
-	Address   string `json:"address"` // of the shim's ttrpc socket, unix:///…
+	Address   string `json:"address"`            // of the shim's ttrpc socket, unix:///…
 	Pid       int    `json:"pid"`
 	StartTime uint64 `json:"start_time"` // field 22 of /proc/<pid>/stat, in ticks since boot
 	Bundle    string `json:"bundle"`

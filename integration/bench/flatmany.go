@@ -8,7 +8,9 @@ import (
 // measureFlatMany wakes many sandboxes of the smallest and of the largest heap, a few times each: where a sandbox's memory
 // lies differs from one to the next, and with it what a wake waits for. They are there one pair at a time, since their
 // snapshots must stay in memory.
-func measureFlatMany(ctx context.Context, b *bench) error { return b.flatMany(ctx, "flat_3072_over_16_p50", "flat_many") }
+func measureFlatMany(ctx context.Context, b *bench) error {
+	return b.flatMany(ctx, "flat_3072_over_16_p50", "flat_many")
+}
 
 // measureFlatUnsignalled is the same with servers whose runtime sends itself no signals: each of these waits for all of a large mapping (decision 0006).
 func measureFlatUnsignalled(ctx context.Context, b *bench) error {
