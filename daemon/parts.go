@@ -101,7 +101,7 @@ func (p *parts) openStore(opts Options) {
 	s := opts.Store
 	o := upload.Options{
 		DataDir: opts.DataDir, Open: s.Open, URL: s.URL, Keys: s.Keys, Node: s.Node, Keep: s.Keep, Rate: s.Rate, Quota: s.Quota, Relaxed: s.Relaxed,
-		Shims: shims{list: func() []*node.Workload { return p.view.List() }}, Meter: p.metrics, Log: opts.Log,
+		Shims: shims{list: func() []*node.Workload { return p.view.List() }, runDir: opts.RunDir}, Meter: p.metrics, Log: opts.Log,
 	}
 	self, err := fence.LoadSelf(upload.Dir(opts.DataDir), s.Node)
 	if err != nil {

@@ -3,15 +3,20 @@ package daemon
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/containerd/errdefs"
 
+	"github.com/hibernate-runtime/hibernate/api/handover"
 	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
 	"github.com/hibernate-runtime/hibernate/daemon/node"
 )
 
 // shims implements upload.Shims.
-type shims struct{ list func() []*node.Workload }
+type shims struct {
+	list   func() []*node.Workload
+	runDir string
+}
 
 func (s shims) of(namespace, identity string) (all []*node.Workload) {
 	for _, w := range s.list() {
@@ -34,6 +39,15 @@ func (s shims) State(ctx context.Context, namespace, identity string) (state str
 		}
 	}
 	return state, nil
+}
+
+// Recorded looks at the shims' records, which go once containerd has had what a dead one left taken down.
+func (s shims) Recorded(namespace, identity string) (bool, error) {
+	records, err := handover.ListRecords(s.runDir)
+	if err != nil {
+		return true, err
+	}
+	return slices.ContainsFunc(records, func(r handover.Record) bool { return r.Namespace == namespace && r.Identity == identity }), nil
 }
 
 // Fence ends the copies under epoch, or one before. found: there is a shim, and it has an answer.

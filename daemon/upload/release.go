@@ -117,6 +117,9 @@ func (u *Uploader) releaseNow(ctx context.Context, l *lineage) error {
 	return u.keepRecord(l, func(r *record) { r.Releasing, r.Released = false, true })
 }
 
+// errLeft: a shim has died, and what it has made is not taken down yet.
+var errLeft = errors.New("what its shim has left is still there: containerd takes it down")
+
 // rests judges a workload whose turn is held, so that nothing is granted meanwhile.
 func (u *Uploader) rests(ctx context.Context, l *lineage) (rest, error) {
 	u.mu.Lock()
@@ -141,6 +144,15 @@ func (u *Uploader) rests(ctx context.Context, l *lineage) (rest, error) {
 		if state, err = u.opts.Shims.State(ctx, r.Namespace, r.Identity); err != nil {
 			return runs, err
 		}
+	}
+	if head.State == snapshot.Awake && !held && state == "" && u.opts.Shims != nil { // its shim has died
+		switch left, err := u.opts.Shims.Recorded(r.Namespace, r.Identity); {
+		case err != nil:
+			return runs, err
+		case left:
+			return runs, errLeft
+		}
+		return ended, nil
 	}
 	switch {
 	case head.State == snapshot.Ended && (!held || state == "ended"):

@@ -26,6 +26,8 @@ type Fence interface {
 type Shims interface {
 	// State asks the shim that has a workload's identity what it does now; "" when there is none.
 	State(ctx context.Context, namespace, identity string) (string, error)
+	// Recorded is true while what a shim of the workload has made is not known to be taken down, whether that shim lives or not.
+	Recorded(namespace, identity string) (bool, error)
 	// Fence has them end the copies that run, or sleep, under an epoch that is over. found: there are some.
 	Fence(ctx context.Context, namespace, identity string, epoch uint64, reason string) (found bool, err error)
 }

@@ -35,6 +35,7 @@ type machine struct {
 	term   string // "": no lease
 	dead   map[string]bool
 	states map[string]string // of shims, by identity
+	left   map[string]bool   // identities of which something is recorded
 	fenced []string          // identities that were fenced
 	seen   time.Duration     // silence of those that are not dead
 }
@@ -42,7 +43,7 @@ type machine struct {
 func newMachine(t *testing.T, bucket *memstore.Bucket, name string) *machine {
 	t.Helper()
 	m := &machine{
-		world: &world{t: t, data: t.TempDir(), bucket: bucket, log: testlog.Buffer{}}, name: name, term: name + "-1", dead: map[string]bool{}, states: map[string]string{},
+		world: &world{t: t, data: t.TempDir(), bucket: bucket, log: testlog.Buffer{}}, name: name, term: name + "-1", dead: map[string]bool{}, states: map[string]string{}, left: map[string]bool{},
 	}
 	return m
 }
@@ -81,6 +82,12 @@ func (m *machine) State(_ context.Context, _, identity string) (string, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.states[identity], nil
+}
+
+func (m *machine) Recorded(_, identity string) (bool, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.left[identity] || m.states[identity] != "", nil
 }
 
 func (m *machine) Fence(_ context.Context, _, identity string, _ uint64, _ string) (bool, error) {
@@ -502,6 +509,7 @@ func TestEnded(t *testing.T) {
 	over.wakes()
 	over.gone()
 	a.must(os.RemoveAll(over.dir()))
+	a.set(func() { a.left["crashed"] = true })
 	crashed.gone()
 	for _, id := range []string{"1", "2", "3"} {
 		a.d.Left(key(id))
@@ -521,6 +529,30 @@ func TestEnded(t *testing.T) {
 
 // With fencing = relaxed the last owner goes on while the store is away. When it is back, and nobody came between, it is its again; where
 // somebody did, the copy is ended.
+// TestShimDied: what ran when its shim died is another node's once nothing of it is left here, and not before; and it is not whole.
+func TestShimDied(t *testing.T) {
+	bucket := memstore.NewBucket()
+	a, b := newMachine(t, bucket, "a").start(), newMachine(t, bucket, "b").start()
+	ca, cb := a.container("ca", "db"), b.container("cb", "db")
+	ca.wakes()
+	ca.falls(1, memory(5, 1))
+	ca.released()
+	ca.wakes()
+	a.set(func() { a.left["db"] = true })
+	ca.gone()
+	a.d.Left(key("ca"))
+	time.Sleep(100 * time.Millisecond) // a release would come by then
+	if _, err := cb.claim(); !errors.Is(err, durable.ErrOwned) {
+		t.Fatalf("its sandbox may still run: %v", err)
+	}
+	a.set(func() { a.left["db"] = false })
+	a.d.Left(key("ca"))
+	a.eventually("it is given up", func() bool { _, err := cb.claim(); return err == nil })
+	if cb.right.Whole || cb.right.Former != "a" {
+		t.Errorf("%+v", cb.right)
+	}
+}
+
 func TestRelaxed(t *testing.T) {
 	for _, overtaken := range []bool{false, true} {
 		t.Run(fmt.Sprint(overtaken), func(t *testing.T) {

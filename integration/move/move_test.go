@@ -144,6 +144,20 @@ func TestColdTakeover(t *testing.T) {
 	b.must(b.Kill(b.context(), two.ID, "KILL"))
 }
 
+// TestShimDies: what ran when its shim died is given up by the node, which lives, once containerd has taken down what was left.
+func TestShimDies(t *testing.T) {
+	storetest.Require(t)
+	a, b := pair(t, nil)
+	one := a.server("one")
+	one.Start(db(), mib)
+	a.must(syscall.Kill(one.Shim(), syscall.SIGKILL))
+	two := b.follows(one, "two")
+	b.must(two.Resume(db(), mib))
+	b.began(two, "cold-started", "node-a", "left no snapshot")
+	two.IsNew()
+	b.must(b.Kill(b.context(), two.ID, "KILL"))
+}
+
 // TestPartition: a node that can't reach the store puts its workloads to sleep before another one may take them over, and they go on when it
 // can again. When it can't for long, another node takes over, and the first one's copy is set aside.
 func TestPartition(t *testing.T) {

@@ -92,12 +92,12 @@ func Cleanup(ctx context.Context, bundle string, runner runsc.Runner) (Leftover,
 	case errors.Is(err, cgroup.ErrGone):
 		err = nil
 	}
-	errs = append(errs, err, removeTraces(s.RunscRoot, s.ID), removeFilestores(s.Rootfs), mount.UnmountRecursive(s.Rootfs, unix.MNT_DETACH),
-		handover.RemoveRecord(s.RunDir, s.Namespace, s.ID))
+	errs = append(errs, err, removeTraces(s.RunscRoot, s.ID), removeFilestores(s.Rootfs), mount.UnmountRecursive(s.Rootfs, unix.MNT_DETACH))
 	if err := errors.Join(errs...); err != nil {
 		return left, err
 	}
-	return left, client.RemoveRoot()
+	// Last: without a record nothing runs any more, and another node may have what has an identity.
+	return left, errors.Join(handover.RemoveRecord(s.RunDir, s.Namespace, s.ID), client.RemoveRoot())
 }
 
 // runStopHooks runs the poststop hooks, unless they have run.
