@@ -359,18 +359,22 @@ func verify(ctx context.Context, l *durable.Lineage, sequence uint64) error {
 	return reader.Verify(ctx, nil)
 }
 
-// orphans collects twice, once what is written now is old: what the second collection finds is one.
+// orphans collects twice, once what is written now is old: what the second collection finds, and was there before the first, is one.
 func (r *run) orphans(ctx context.Context) error {
 	select {
 	case <-time.After(2100 * time.Millisecond): // the store's times are whole seconds
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+	first := time.Now().Truncate(time.Second)
 	if err := r.collectAll(ctx, func(string, durable.Collection) {}); err != nil {
 		return fmt.Errorf("collect: %w", err)
 	}
 	return r.collectAll(ctx, func(name string, c durable.Collection) {
 		for _, g := range c.Deleted {
+			if !g.Modified.Before(first) { // as the lease of who still reads
+				continue
+			}
 			r.out.Orphans = append(r.out.Orphans, name+"/"+g.Name)
 		}
 		r.out.Orphans = append(r.out.Orphans, c.Unknown...)
