@@ -69,9 +69,7 @@ time.sleep(0.2)
 `)
 	hears := func(want string) {
 		t.Helper()
-		// Not by a timer that fires at the wake: what is sent before the gate opens is lost, and docs/NETWORK.md tells what was seen then.
 		got := do[string](p, `
-threading.Thread(target=beat, daemon=True).start()
 for _ in range(1000):
     if len(heard) >= `+number(float64(strings.Count(want, "\n")))+`: break
     time.sleep(0.01)
