@@ -73,6 +73,9 @@ func (r *Reader) restore(ctx context.Context, dir string, tell func(Progress)) (
 	if err := r.fetchAll(ctx, files, of, tell); err != nil {
 		return err
 	}
+	if err := context.Cause(r.ctx); err != nil { // lost while the last bytes came
+		return err
+	}
 	return compareAll(of, r.document)
 }
 
