@@ -164,62 +164,67 @@ func (w *Workload) descend(t *transition, judged *uint64, u *undo.Stack) error {
 		}
 		return incoming.Discard()
 	})
-	type step struct {
-		name string
-		run  func(context.Context) error
-	}
-	steps := []step{
-		{"guard", func(ctx context.Context) error {
-			if err := w.checkSpace(); err != nil {
-				return err
-			}
-			if err := w.sameRunsc(ctx); err != nil {
-				return err
-			}
-			return w.recovered(ctx, before)
-		}},
-		{"quiesce", func(ctx context.Context) error { return w.quiesce(ctx, t, before, u) }},
-		{"pause", func(ctx context.Context) error {
-			if err := w.forward.endInside(ctx); err != nil {
-				return err
-			}
-			u.Push("resume", w.resumeSandbox)
-			// To its end, whoever talks: one cut short may pause a sandbox that runsc believes running, and won't resume.
-			return w.pauseCall(context.WithoutCancel(ctx))
-		}},
-		{"checkpoint", func(ctx context.Context) (err error) {
+	const always = true
+	for _, s := range []struct {
+		name   string
+		wanted bool
+		run    func(context.Context) error
+	}{
+		{"guard", always, func(ctx context.Context) error { return w.guard(ctx, before) }},
+		{"hook", len(w.config.HookBeforeSleep) > 0, func(ctx context.Context) error { return w.hookBeforeSleep(ctx, t, &before, u) }},
+		{"quiesce", always, func(ctx context.Context) error { return w.quiesce(ctx, t, before, u) }},
+		{"pause", always, func(ctx context.Context) error { return w.still(ctx, u) }},
+		{"checkpoint", always, func(ctx context.Context) (err error) {
 			if incoming, err = w.local.Begin(ctx); err != nil {
 				return err
 			}
 			defer incoming.WriteAhead()() // the disk works while runsc writes
 			return w.runsc.Checkpoint(ctx, w.opts.ID, runsc.CheckpointOptions{ImagePath: incoming.ImageDir()})
 		}},
-		{"verify", func(ctx context.Context) (err error) {
+		{"volumes", len(outsideMounts(w.spec)) > 0, func(ctx context.Context) (err error) {
+			volumes, err = w.keepVolumes(ctx)
+			return err
+		}},
+		{"verify", always, func(ctx context.Context) (err error) {
 			sealed, err = incoming.Seal(ctx)
 			return err
 		}},
-		{"commit", func(ctx context.Context) error {
+		{"commit", always, func(ctx context.Context) error {
 			if err := w.idleSince(ctx, before); err != nil { // its timers go on in a pause: it says again what was lost
 				return err
 			}
 			return w.commit(ctx, incoming, sealed, volumes)
 		}},
-	}
-	if len(outsideMounts(w.spec)) > 0 {
-		steps = slices.Insert(steps, 4, step{"volumes", func(ctx context.Context) (err error) {
-			volumes, err = w.keepVolumes(ctx)
-			return err
-		}})
-	}
-	if len(w.config.HookBeforeSleep) > 0 {
-		steps = slices.Insert(steps, 1, step{"hook", func(ctx context.Context) error { return w.hookBeforeSleep(ctx, t, &before, u) }})
-	}
-	for _, s := range steps {
+	} {
+		if !s.wanted {
+			continue
+		}
 		if err := t.step(s.name, s.run); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// guard looks again whether the workload may sleep, at what costs something to look at.
+func (w *Workload) guard(ctx context.Context, before network.Counters) error {
+	if err := w.checkSpace(); err != nil {
+		return err
+	}
+	if err := w.sameRunsc(ctx); err != nil {
+		return err
+	}
+	return w.recovered(ctx, before)
+}
+
+// still pauses the sandbox, in which no connection of a port-forward is left.
+func (w *Workload) still(ctx context.Context, u *undo.Stack) error {
+	if err := w.forward.endInside(ctx); err != nil {
+		return err
+	}
+	u.Push("resume", w.resumeSandbox)
+	// To its end, whoever talks: one cut short may pause a sandbox that runsc believes running, and won't resume.
+	return w.pauseCall(context.WithoutCancel(ctx))
 }
 
 // resumeSandbox undoes a pause that may not have happened. One that fails is tried again: a sandbox that stayed paused
