@@ -85,9 +85,6 @@ func TestOverQuota(t *testing.T) {
 // TestOverQuotaLeavesNothing: what an upload had sent, when it turned out that it is too large, is collected, though nothing is uploaded
 // any more.
 func TestOverQuotaLeavesNothing(t *testing.T) {
-	if testing.Short() {
-		t.Skip("uploads 40 MiB")
-	}
 	const pack = 32 << 20
 	w, d, name := slept(t, 1, func(o *Options) { o.Quota, o.Grace = pack+4<<20, time.Nanosecond })
 	before := w.packs(name)
