@@ -16,6 +16,7 @@ import (
 
 	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
 	"github.com/hibernate-runtime/hibernate/snapshot"
+	"github.com/hibernate-runtime/hibernate/snapshot/eligible"
 )
 
 // facts are what the manifest says of runsc and the host. They cost some tens of milliseconds, so they are gathered beside
@@ -117,7 +118,7 @@ func (w *Workload) manifest(ctx context.Context, sealed snapshot.Sealed) (snapsh
 		Touched: sealed.Touched(w.firstTouched()), Template: w.config.Template,
 		Runtime: snapshot.Runtime{
 			Version: known.version, SHA256: known.digest, Flags: w.runsc.Flags, Platform: w.config.Platform,
-			CPUFeatures: known.features, PageSize: os.Getpagesize(), CacheLine: cacheLine(),
+			CPUFeatures: known.features, PageSize: os.Getpagesize(), CacheLine: eligible.CacheLine(),
 		},
 		Host:       w.hostFacts(),
 		Containers: []snapshot.Container{{ID: w.opts.ID, Name: w.opts.ID, Spec: spec, SpecDigest: digest, Image: w.image}},

@@ -14,6 +14,7 @@ import (
 	"github.com/hibernate-runtime/hibernate/runsc"
 	"github.com/hibernate-runtime/hibernate/shim/lifecycle"
 	"github.com/hibernate-runtime/hibernate/snapshot"
+	"github.com/hibernate-runtime/hibernate/snapshot/eligible"
 )
 
 // ByRequest is the reason of a wake that a person or program asked for; it also tries a blocked workload again.
@@ -147,7 +148,7 @@ func (w *Workload) withoutSandbox(t *transition) {
 
 // elsewhere says whether another container, perhaps on another node, could restore what this one can't.
 func elsewhere(err error) bool {
-	var unable *ineligibleError
+	var unable *eligible.Error
 	return errors.As(err, &unable)
 }
 
@@ -224,7 +225,7 @@ func (w *Workload) setAside(t *transition, err error) error {
 
 // worthRetrying says whether another try of the same intact snapshot could end otherwise.
 func worthRetrying(err error) bool {
-	var unable *ineligibleError
+	var unable *eligible.Error
 	var unclaimed *unclaimedError
 	var stop *stopError
 	var stale *staleError
