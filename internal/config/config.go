@@ -129,7 +129,8 @@ type Config struct {
 	RunDir, DataDir string
 
 	Runsc, Helper, Platform string
-	Sidecar                 string
+	RunscDir, Sidecar       string
+	CPUFeatures             []string // nil: all of the node's
 	Load                    LoadWay
 	Verify                  VerifyWhen
 	RunscFlags              []string

@@ -39,7 +39,15 @@ func runtimeKeys() []Key {
 		setting[string]{
 			name: "runsc", scope: ScopeRuntime, codec: text("a name or an absolute path", program), def: raw{"runsc"},
 			field: func(c *Config) *string { return &c.Runsc },
-			doc:   "The runsc program. A name is looked for beside the shim, then in PATH.",
+			doc: "The runsc program, with which workloads start. A name is looked for beside the shim, then in PATH. What sleeps is woken by the one " +
+				"that has put it to sleep: see runsc-dir.",
+		}.key(),
+		setting[string]{
+			name: "runsc-dir", scope: ScopeRuntime, codec: text("an absolute path, or one below the shim's directory", below), def: raw{"hibernate-bin/runsc"},
+			field: func(c *Config) *string { return &c.RunscDir },
+			doc: "Runscs that are kept side by side, so that an upgrade strands no sleeper: each as DIGEST/runsc, by the hex SHA-256 of its binary (or " +
+				"VERSION/runsc), with its checkpointgofer beside it. A snapshot is restored by the very runsc that made it, and the workload stays with " +
+				"that until it starts afresh. hibernatectl node tells which are still needed.",
 		}.key(),
 		setting[string]{
 			name: "helper", scope: ScopeRuntime, codec: text("a name or an absolute path", program), def: raw{"hibernate-helper"},
@@ -74,6 +82,13 @@ func runtimeKeys() []Key {
 			name: "platform", scope: ScopeRuntime, codec: choice("systrap", "kvm", "ptrace"), def: raw{"systrap"},
 			field: func(c *Config) *string { return &c.Platform },
 			doc:   "gVisor's platform. A snapshot is restored on the platform that it was made on.",
+		}.key(),
+		setting[[]string]{
+			name: "cpu-features", scope: ScopeRuntime, codec: features, def: raw{"auto"},
+			field: func(c *Config) *[]string { return &c.CPUFeatures },
+			doc: "The features of the CPU that a workload sees when it starts afresh, by the names that runsc cpu-features prints: those that all nodes of a pool " +
+				"have, so that what sleeps on one is restored on any. A node that lacks one of them refuses to start workloads. auto: all of the node's. " +
+				"A workload that is restored keeps those that it has. Not on arm64.",
 		}.key(),
 		setting[[]string]{
 			name: "runsc-flags", scope: ScopeRuntime, codec: flags, def: raw{},

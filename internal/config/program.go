@@ -29,6 +29,19 @@ func (c *Config) SidecarPath() (string, error) {
 	return path, nil
 }
 
+// RunscShelf returns the directory of runscs that are kept side by side: a path that is not absolute begins in the running program's
+// directory. It need not exist.
+func (c *Config) RunscShelf() string {
+	if filepath.IsAbs(c.RunscDir) {
+		return c.RunscDir
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return ""
+	}
+	return filepath.Join(filepath.Dir(self), c.RunscDir)
+}
+
 // FindProgram returns the absolute path of a program that is named by path, or by a name that is looked for beside
 // the running program and then in PATH.
 func FindProgram(name string) (string, error) {

@@ -60,6 +60,47 @@ func sidecar(s string) error {
 
 const sidecarName = "checkpointgofer"
 
+// below accepts a directory's path, absolute or below the program's.
+func below(s string) error {
+	if s == "" || filepath.Clean(s) != s || strings.HasPrefix(s, "..") {
+		return errors.New("neither an absolute path nor one below the shim's directory")
+	}
+	return nil
+}
+
+// features are names of the CPU's, sorted; nil for auto.
+var features = codec[[]string]{
+	kind: "auto, or a list of features such as sse4_2, avx2",
+	parse: func(r raw) ([]string, error) {
+		var list []string
+		for _, item := range r {
+			for name := range strings.SplitSeq(item, ",") {
+				if name = strings.TrimSpace(name); name == "" || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789_.-") != "" {
+					return nil, fmt.Errorf("%q is no name of a feature", name)
+				}
+				list = append(list, name)
+			}
+		}
+		if slices.Contains(list, "auto") {
+			if len(list) > 1 {
+				return nil, errors.New("auto stands alone or not at all")
+			}
+			return nil, nil
+		}
+		if len(list) == 0 {
+			return nil, errors.New("without any feature nothing would run")
+		}
+		slices.Sort(list)
+		return slices.Compact(list), nil
+	},
+	format: func(list []string) raw {
+		if list == nil {
+			return raw{"auto"}
+		}
+		return slices.Clone(raw(list))
+	},
+}
+
 // listenAddress accepts host:port, and "" for none.
 func listenAddress(s string) error {
 	if s == "" {
