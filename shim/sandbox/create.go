@@ -65,7 +65,7 @@ func Create(ctx context.Context, opts Options, req CreateRequest) (w *Workload, 
 		}
 	}()
 	for _, act := range []func(context.Context, CreateRequest, *undo.Stack) error{
-		w.findIdentity, w.findPrograms, w.makePlaces, w.mountRootfs, w.openStdio, w.openSnapshots, w.makeCgroup, w.makeHolder, w.watchMemory,
+		w.findIdentity, w.findPrograms, w.makePlaces, w.mountRootfs, w.dropFilestore, w.openStdio, w.openSnapshots, w.makeCgroup, w.makeHolder, w.watchMemory,
 		w.runCreateHooks, w.makeInner, w.freezeSpec, w.fromTemplate, w.findEarlier, w.findCheckpoint, w.checkVersion, w.createSandbox,
 		w.publishRecord,
 	} {

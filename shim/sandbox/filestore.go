@@ -1,10 +1,13 @@
 package sandbox
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"github.com/hibernate-runtime/hibernate/internal/undo"
 )
 
 // A *filestore* is the file in which a sandbox keeps what its container writes. It lies in the container's snapshot, where
@@ -22,6 +25,17 @@ func removeFilestores(rootfs string) error {
 		}
 	}
 	return err
+}
+
+// dropFilestore takes away what a sandbox of this very container left that nobody has cleaned up after: the machine stopped while it ran.
+func (w *Workload) dropFilestore(context.Context, CreateRequest, *undo.Stack) error {
+	err := os.Remove(filepath.Join(w.spec.Root.Path, filestore+w.opts.ID))
+	if err == nil {
+		w.opts.Log.Warn("what the container had written when the machine stopped is lost: it was awake")
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		w.opts.Log.Warn("the filestore of an earlier sandbox", "error", err) // if it is in the way, the boot says so
+	}
+	return nil
 }
 
 // nameFilestore puts an empty file where a sandbox's filestore has lost its name: `runsc delete` fails without one to
