@@ -20,6 +20,7 @@ import (
 	"github.com/hibernate-runtime/hibernate/daemon/server"
 	"github.com/hibernate-runtime/hibernate/daemon/shimclient"
 	"github.com/hibernate-runtime/hibernate/daemon/upload"
+	"github.com/hibernate-runtime/hibernate/internal/cordon"
 	"github.com/hibernate-runtime/hibernate/snapshot/durable"
 	"github.com/hibernate-runtime/hibernate/wakeproxy"
 )
@@ -39,11 +40,15 @@ type parts struct {
 	upload    *upload.Uploader // nil: there is no durable tier
 	fence     *fence.Fence     // nil: nor can workloads be claimed in it
 	pages     *pages.Server
+	cordons   []string // directories
 }
 
 // assemble builds the parts and opens the view: from here on shims are watched and sampled.
 func assemble(opts Options) *parts {
-	p := &parts{proxies: wakeproxy.NewNode(opts.Connections)}
+	p := &parts{proxies: wakeproxy.NewNode(opts.Connections), cordons: []string{opts.RunDir}}
+	if opts.DataDir != "" {
+		p.cordons = append(p.cordons, opts.DataDir)
+	}
 	p.metrics = metrics.New(opts.Version, p.snapshot)
 	if opts.Store != nil {
 		p.openStore(opts)
@@ -54,7 +59,7 @@ func assemble(opts Options) *parts {
 		AlarmAfter: opts.AlarmAfter, Log: opts.Log,
 	})
 	p.admission = admission.New(admission.Options{
-		Limits: opts.Wakes, Available: opts.Available, Room: p.keeper, Meter: p.metrics, Log: opts.Log,
+		Limits: opts.Wakes, Available: opts.Available, Room: p.keeper, Closed: p.closed, Meter: p.metrics, Log: opts.Log,
 	})
 	p.selfProbe = selfprobe.New(selfprobe.Options{Told: p.metrics.SelfProbed, Log: opts.Log})
 	p.view = node.Open(node.Options{
@@ -142,11 +147,31 @@ func (p *parts) expired(key node.Key, asleep time.Time) {
 }
 
 // notes are for /healthz.
-func (p *parts) notes() []string {
-	if p.upload == nil {
-		return nil
+func (p *parts) notes() (all []string) {
+	if note := p.cordon(); note != nil {
+		all = append(all, note.String())
 	}
-	return []string{"store: " + p.upload.Condition().Text()}
+	if p.upload != nil {
+		all = append(all, "store: "+p.upload.Condition().Text())
+	}
+	return all
+}
+
+// cordon is the node's note that sleepers stay asleep; nil: there is none.
+func (p *parts) cordon() *cordon.Note {
+	note, err := cordon.Read(p.cordons...)
+	if err != nil {
+		return nil // what a shim reads counts
+	}
+	return note
+}
+
+// closed tells what wakes wait for on a cordoned node.
+func (p *parts) closed() string {
+	if note := p.cordon(); note != nil {
+		return "hibernatectl uncordon: " + note.String()
+	}
+	return ""
 }
 
 // close ends what assemble began. Registrations have ended.
@@ -173,6 +198,7 @@ func (p *parts) snapshot() metrics.Snapshot {
 	s := metrics.Snapshot{
 		Workloads: make(map[metrics.Class]int), WakesWaiting: wakes.Waiting, WakesRunning: wakes.Running, MemoryLack: wakes.Lack,
 	}
+	s.Cordoned = p.cordon() != nil
 	if p.upload != nil {
 		u := p.upload.Stats()
 		s.Store = &metrics.Store{

@@ -32,10 +32,12 @@ type Options struct {
 	// Available is the memory that can be taken without another's loss; nil, or an error, for nobody knows.
 	Available func() (uint64, error)
 	// Room is made through; nil for not at all.
-	Room  Room
-	Meter Meter
-	Now   func() time.Time // default: time.Now
-	Log   *slog.Logger
+	Room Room
+	// Closed tells why no wake begins at the moment, in words that end "waits for …"; "" when they do. What waits goes on waiting. nil: never.
+	Closed func() string
+	Meter  Meter
+	Now    func() time.Time // default: time.Now
+	Log    *slog.Logger
 }
 
 // The pauses between two looks while somebody waits: at the clock and the memory.
@@ -53,6 +55,7 @@ type Controller struct {
 	core    *core  // guarded by mu
 	lack    uint64 // guarded by mu; memory that is wanting for the first that waits for it
 	unknown bool   // guarded by mu; that nobody knows the memory was told
+	closed  string // guarded by mu; what Closed told last
 }
 
 // New returns a controller. Until Run runs, tickets are settled only by what happens, and no room is made.
@@ -172,7 +175,18 @@ func (c *Controller) settle() {
 }
 
 // step does what can be done now. c.mu is held.
-func (c *Controller) step() { _, c.lack = c.core.step(c.opts.Now(), c.memory) }
+func (c *Controller) step() {
+	c.closed = ""
+	if c.core.waiting > 0 && c.opts.Closed != nil {
+		c.closed = c.opts.Closed()
+	}
+	if c.closed != "" {
+		c.core.join(c.opts.Now()) // a wake that is under way by request is everybody's
+		c.lack = 0
+		return
+	}
+	_, c.lack = c.core.step(c.opts.Now(), c.memory)
+}
 
 // memory is what the node has. c.mu is held.
 func (c *Controller) memory() memory {

@@ -48,6 +48,9 @@ func (c *Controller) waitsFor(t *ticket) string {
 
 // describe is in words what a ticket waits for. c.mu is held.
 func (c *Controller) describe(t *ticket) string {
+	if c.closed != "" {
+		return c.closed
+	}
 	if t.blocked > 0 {
 		return fmt.Sprintf("memory, of which %d MiB are wanting", (t.blocked+1<<20-1)>>20)
 	}

@@ -13,6 +13,8 @@ type Snapshot struct {
 	// be measured.
 	WakesWaiting, WakesRunning, Unmeasured int
 	MemoryLack                             uint64
+	// Cordoned: connections and packets wake nothing.
+	Cordoned bool
 	// Store is nil without a durable tier.
 	Store *Store
 }
@@ -32,12 +34,13 @@ var (
 	runningDesc     = prometheus.NewDesc("hibernate_wakes_running", "Wakes under way.", nil, nil)
 	lackDesc        = prometheus.NewDesc("hibernate_memory_wanting_bytes", "Memory that is wanting for the first wake that waits for it.", nil, nil)
 	unmeasuredDesc  = prometheus.NewDesc("hibernate_activity_broken", "Workloads whose activity can't be measured, and that are kept awake for that.", nil, nil)
+	cordonedDesc    = prometheus.NewDesc("hibernate_cordoned", "1 while connections and packets wake nothing on this node (hibernatectl cordon).", nil, nil)
 	memoryDesc      = prometheus.NewDesc("hibernate_awake_memory_bytes", "Memory of all that is awake.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{workloadsDesc, unreachableDesc, connectionsDesc, imageDesc, memoryDesc, waitingDesc, runningDesc, lackDesc, unmeasuredDesc,
+	for _, desc := range []*prometheus.Desc{workloadsDesc, unreachableDesc, connectionsDesc, imageDesc, memoryDesc, waitingDesc, runningDesc, lackDesc, unmeasuredDesc, cordonedDesc,
 		lagDesc, pendingDesc, stuckDesc, fencesDesc, usableDesc, claimedDesc, leaseDesc} {
 		ch <- desc
 	}
@@ -60,5 +63,10 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	gauge(runningDesc, float64(s.WakesRunning))
 	gauge(lackDesc, float64(s.MemoryLack))
 	gauge(unmeasuredDesc, float64(s.Unmeasured))
+	cordoned := 0.0
+	if s.Cordoned {
+		cordoned = 1
+	}
+	gauge(cordonedDesc, cordoned)
 	s.Store.collect(gauge)
 }

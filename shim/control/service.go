@@ -35,7 +35,7 @@ func (s *Service) Hibernate(ctx context.Context, r *shimv1.HibernateRequest) (*s
 	if why == "" {
 		why = sandbox.ByRequest
 	}
-	t, err := w.Hibernate(ctx, sandbox.Ask{Why: why, Manual: r.GetManual(), Judged: r.JudgedPackets})
+	t, err := w.Hibernate(ctx, sandbox.Ask{Why: why, Manual: r.GetManual(), Urgent: r.GetUrgent(), Judged: r.JudgedPackets})
 	if err != nil {
 		return nil, task.Classify(err)
 	}

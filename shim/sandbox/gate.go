@@ -307,7 +307,7 @@ func (w *Workload) unwatchPackets() {
 
 // packet answers a packet for a sandbox that isn't there.
 func (w *Workload) packet(ctx context.Context) {
-	if _, err := w.Wake(ctx, byPacket, ""); err != nil && ctx.Err() == nil && !errors.Is(err, ErrPaused) {
+	if _, err := w.Wake(ctx, byPacket, ""); err != nil && ctx.Err() == nil && !errors.Is(err, ErrPaused) && !errors.Is(err, ErrCordoned) {
 		w.opts.Log.Warn("wake by a packet", "error", err)
 	}
 }

@@ -27,10 +27,11 @@ const byStart = "start"
 const restoreAttempts = 2
 
 // Wake returns when the workload is awake; callers share one wake. A hibernation that has not committed is undone by it.
-// The wake goes on when ctx ends. Errors: ErrBlocked, ErrPaused, *lifecycle.IllegalError when the workload has ended, ctx's, or
+// The wake goes on when ctx ends. Errors: ErrBlocked, ErrCordoned, ErrPaused, *lifecycle.IllegalError when the workload has ended, ctx's, or
 // what failed.
 func (w *Workload) Wake(ctx context.Context, why, id string) (*shimv1.Transition, error) {
 	for {
+		closed := w.cordoned(why)
 		w.mu.Lock()
 		t := w.transition
 		if w.pausedSleeper() {
@@ -58,6 +59,11 @@ func (w *Workload) Wake(ctx context.Context, why, id string) (*shimv1.Transition
 		case lifecycle.Waking:
 			w.mu.Unlock()
 			return t.result(ctx)
+		case lifecycle.Asleep:
+			if closed != nil {
+				w.mu.Unlock()
+				return nil, closed
+			}
 		case lifecycle.Blocked:
 			if why != ByRequest && why != byStart {
 				w.mu.Unlock()

@@ -36,7 +36,7 @@ func Classify(err error) error {
 		class = errdefs.ErrFailedPrecondition
 	case errors.As(err, &setting):
 		class = errdefs.ErrInvalidArgument
-	case errors.Is(err, runsc.ErrMissing):
+	case errors.Is(err, runsc.ErrMissing), errors.Is(err, sandbox.ErrCordoned):
 		class = errdefs.ErrUnavailable
 	default:
 		return err

@@ -412,6 +412,8 @@ type HibernateRequest struct {
 	// The packets of the Activity by which the caller found it idle. When the shim has counted others since, it refuses with
 	// the reason active, as Aborted: somebody has come between. Absent: not compared.
 	JudgedPackets *uint64 `protobuf:"varint,3,opt,name=judged_packets,json=judgedPackets,proto3,oneof" json:"judged_packets,omitempty"`
+	// Nobody's use undoes it, nor do execs, leases and requests hinder it: what they are for is about to end otherwise.
+	Urgent        bool `protobuf:"varint,4,opt,name=urgent,proto3" json:"urgent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -465,6 +467,13 @@ func (x *HibernateRequest) GetJudgedPackets() uint64 {
 		return *x.JudgedPackets
 	}
 	return 0
+}
+
+func (x *HibernateRequest) GetUrgent() bool {
+	if x != nil {
+		return x.Urgent
+	}
+	return false
 }
 
 type HibernateResponse struct {
@@ -1884,11 +1893,12 @@ const file_api_shim_v1_shim_proto_rawDesc = "" +
 	"\x13ExportRootfsRequest\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\"R\n" +
 	"\x14ExportRootfsResponse\x12:\n" +
-	"\tlast_wake\x18\x01 \x01(\v2\x1d.hibernate.shim.v1.TransitionR\blastWake\"\x81\x01\n" +
+	"\tlast_wake\x18\x01 \x01(\v2\x1d.hibernate.shim.v1.TransitionR\blastWake\"\x99\x01\n" +
 	"\x10HibernateRequest\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x16\n" +
 	"\x06manual\x18\x02 \x01(\bR\x06manual\x12*\n" +
-	"\x0ejudged_packets\x18\x03 \x01(\x04H\x00R\rjudgedPackets\x88\x01\x01B\x11\n" +
+	"\x0ejudged_packets\x18\x03 \x01(\x04H\x00R\rjudgedPackets\x88\x01\x01\x12\x16\n" +
+	"\x06urgent\x18\x04 \x01(\bR\x06urgentB\x11\n" +
 	"\x0f_judged_packets\"s\n" +
 	"\x11HibernateResponse\x12=\n" +
 	"\n" +
