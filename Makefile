@@ -24,7 +24,7 @@ ROOT = $(shell $(LIST) | awk '$$1 == "root" && $$2 !~ "^$(MODULE)/integration" {
 E2E  = $(filter-out %/conformance %/faults %/client %/network %/flat %/store %/move,$(shell $(LIST) | awk '$$1 == "root" && $$2 ~ "^$(MODULE)/integration" { print $$2 }'))
 
 # Packages of the end-to-end ring that mostly wait, and run two at a time.
-PAIRED = %/aftersleep %/checkpointverbs %/cri %/ctl %/fork %/harness %/hooks %/ownhooks %/refusals %/verbs
+PAIRED = %/aftersleep %/checkpointverbs %/cri %/ctl %/drain %/fork %/harness %/hooks %/ownhooks %/refusals %/verbs
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -72,7 +72,8 @@ bench-move: deps tools images build ## Measure workloads that move between two n
 
 build: ## Build the programs into bin/
 	@mkdir -p bin
-	@go build -tags no_grpc -trimpath -p $(JOBS) -ldflags '$(LDFLAGS)' -o bin/ $(addprefix ./cmd/,$(PROGRAMS))
+	@go build -tags no_grpc -trimpath -p $(JOBS) -ldflags '$(LDFLAGS)' -o bin/ $(addprefix ./cmd/,$(filter-out hibernatectl,$(PROGRAMS)))
+	@go build -trimpath -p $(JOBS) -ldflags '$(LDFLAGS)' -o bin/ ./cmd/hibernatectl
 	@cd sidecar && go build -trimpath -p $(JOBS) -ldflags '-s -w' -o ../bin/hibernate-bin/ ./checkpointgofer
 
 tools: ## Build the pinned outside programs (runsc, containerd, CNI plugins, …) once, and link them in .tools/

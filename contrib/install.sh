@@ -42,9 +42,11 @@ do_install() {
 	keep_or_install "$contrib/config.toml" "$DESTDIR/etc/hibernate/config.toml"
 	keep_or_install "$contrib/containerd/hibernate.toml" "$DESTDIR/etc/containerd/conf.d/hibernate.toml"
 	install -d "$units"
-	sed "s|/usr/local/bin/|$PREFIX/bin/|" "$contrib/systemd/hibernated.service" > "$units/hibernated.service"
-	chmod 0644 "$units/hibernated.service"
-	echo "installed  $units/hibernated.service"
+	for u in hibernated hibernate-shutdown; do
+		sed "s|/usr/local/bin/|$PREFIX/bin/|" "$contrib/systemd/$u.service" > "$units/$u.service"
+		chmod 0644 "$units/$u.service"
+		echo "installed  $units/$u.service"
+	done
 	[ -z "$DESTDIR" ] || return 0
 	next_steps
 }
@@ -53,7 +55,7 @@ next_steps() {
 	echo
 	echo "Next:"
 	command -v runsc > /dev/null || echo "  - install runsc in $PREFIX/bin or elsewhere in PATH"
-	echo "  - systemctl daemon-reload && systemctl enable --now hibernated"
+	echo "  - systemctl daemon-reload && systemctl enable --now hibernated hibernate-shutdown"
 	if ! grep -qs 'conf\.d' /etc/containerd/config.toml; then
 		echo "  - for Kubernetes: add imports = [\"/etc/containerd/conf.d/*.toml\"] to /etc/containerd/config.toml,"
 		echo "    systemctl restart containerd"
@@ -66,8 +68,8 @@ do_uninstall() {
 		rm -f "$DESTDIR$PREFIX/bin/$p"
 	done
 	rmdir "$DESTDIR$PREFIX/bin/hibernate-bin" 2> /dev/null || true
-	rm -f "$units/hibernated.service" "$DESTDIR/etc/containerd/conf.d/hibernate.toml"
-	echo "removed the programs, the unit and containerd's configuration of the runtime"
+	rm -f "$units/hibernated.service" "$units/hibernate-shutdown.service" "$DESTDIR/etc/containerd/conf.d/hibernate.toml"
+	echo "removed the programs, the units and containerd's configuration of the runtime"
 	echo "kept $DESTDIR/etc/hibernate and the snapshots"
 }
 

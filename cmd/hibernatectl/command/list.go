@@ -44,6 +44,9 @@ func newList(o *options) *cobra.Command {
 			if noDaemon != nil {
 				fmt.Fprintln(cmd.ErrOrStderr(), "warning:", daemonWarning(noDaemon))
 			}
+			if note := o.cordoned(); note != "" {
+				fmt.Fprintln(cmd.ErrOrStderr(), "note:", note)
+			}
 			return printList(cmd.OutOrStdout(), all, o.now(), whole)
 		},
 	}
