@@ -7,6 +7,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/hibernate-runtime/hibernate/daemon/children"
 	"github.com/hibernate-runtime/hibernate/daemon/leftover"
 	"github.com/hibernate-runtime/hibernate/daemon/shimclient"
 )
@@ -40,7 +41,8 @@ func exitCode(err error) int {
 	case errors.As(err, &unknown), errors.As(err, &missing), errdefs.IsNotFound(err):
 		return exitNotFound
 	case errdefs.IsFailedPrecondition(err), errdefs.IsAborted(err), errdefs.IsAlreadyExists(err), errors.Is(err, errNotAwake),
-		errors.Is(err, leftover.ErrExists), errors.Is(err, leftover.ErrUnknown), errors.Is(err, leftover.ErrBusy):
+		errors.Is(err, leftover.ErrExists), errors.Is(err, leftover.ErrUnknown), errors.Is(err, leftover.ErrBusy),
+		errors.Is(err, children.ErrNotOurs), errors.Is(err, children.ErrNetwork):
 		return exitRefused
 	case errors.Is(err, shimclient.ErrUnreachable), errors.Is(err, errNoDaemon), errors.Is(err, errCut), errdefs.IsUnavailable(err),
 		errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):

@@ -61,6 +61,15 @@ func dial(r handover.Record) (*shimclient.Client, error) {
 
 // withShim calls the shim of the workload that a person means.
 func (o *options) withShim(cmd *cobra.Command, name string, limit time.Duration, call func(context.Context, *shimclient.Client) error) error {
+	return o.withRecord(cmd, name, limit, func(ctx context.Context, _ handover.Record, client *shimclient.Client) error {
+		return call(ctx, client)
+	})
+}
+
+// withRecord is withShim for those who need the shim's record, too.
+func (o *options) withRecord(cmd *cobra.Command, name string, limit time.Duration,
+	call func(context.Context, handover.Record, *shimclient.Client) error,
+) error {
 	f, err := readFleet(o.runDir)
 	if err != nil {
 		return err
@@ -76,7 +85,7 @@ func (o *options) withShim(cmd *cobra.Command, name string, limit time.Duration,
 	defer client.Close()
 	ctx, cancel := o.deadline(cmd.Context(), limit)
 	defer cancel()
-	if err := call(ctx, client); err != nil {
+	if err := call(ctx, record, client); err != nil {
 		return fmt.Errorf("%s: %w", keyOf(record), err)
 	}
 	return nil

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/hibernate-runtime/hibernate/api/handover"
 	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
 	"github.com/hibernate-runtime/hibernate/daemon/shimclient"
 )
@@ -27,26 +28,45 @@ const mostForks = 1000
 
 func newFork(o *options) *cobra.Command {
 	var count int
+	var start bool
+	r := forkRun{options: o}
 	cmd := &cobra.Command{
-		Use: "fork [NAMESPACE/]ID [IDENTITY…]", Short: "Make workloads that go on from where one is now", Long: forkHelp, Args: forkArgs,
+		Use: "fork [NAMESPACE/]ID [IDENTITY…]", Short: "Make workloads that go on from where one is now", Long: forkHelp + forkRunHelp, Args: forkArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			names, err := forkNames(args, count)
 			if err != nil {
 				return usageError{err}
 			}
-			return o.withShim(cmd, args[0], 10*time.Minute, func(ctx context.Context, client *shimclient.Client) error {
-				f, err := client.Fork(ctx, &shimv1.ForkRequest{Identities: names})
-				if err != nil {
+			if !start && (len(r.netns) > 0 || r.socket != "") {
+				return usageError{errors.New("--netns and --containerd-address are for containers, and need --run")}
+			}
+			return o.withRecord(cmd, args[0], 10*time.Minute, func(ctx context.Context, record handover.Record, client *shimclient.Client) (err error) {
+				fork := func() (*shimv1.ForkResponse, error) { return client.Fork(ctx, &shimv1.ForkRequest{Identities: names}) }
+				var f *shimv1.ForkResponse
+				var ran []ranJSON
+				if start {
+					ran, f, err = r.run(ctx, record, names, fork)
+				} else {
+					f, err = fork()
+				}
+				switch out := cmd.OutOrStdout(); {
+				case err != nil:
 					return err
+				case o.output == "json":
+					return encode(out, forkedJSON{f.GetNamespace(), f.GetPodNamespace(), names, f.GetSequence(), f.GetBytes(), f.GetFrozenMs(), ran})
+				case start:
+					return printRan(out, ran)
+				default:
+					return printForked(out, args[0], names, f)
 				}
-				if o.output == "json" {
-					return encode(cmd.OutOrStdout(), forkedJSON{f.GetNamespace(), f.GetPodNamespace(), names, f.GetSequence(), f.GetBytes(), f.GetFrozenMs()})
-				}
-				return printForked(cmd.OutOrStdout(), args[0], names, f)
 			})
 		},
 	}
 	cmd.Flags().IntVarP(&count, "count", "n", 0, "make so many, with names made up from the workload's")
+	cmd.Flags().BoolVar(&start, "run", false, "make and start a container for each")
+	cmd.Flags().StringArrayVar(&r.netns, "netns", nil, "the `path` of a child's network namespace, once for each in their order")
+	cmd.Flags().StringVar(&r.socket, "containerd-address", "", "containerd's `socket` (default: that of the forked container)")
+	cmd.Flags().StringVar(&o.dataDir, "data-dir", "", "directory of the snapshots (default: as configured)")
 	return cmd
 }
 
@@ -64,6 +84,8 @@ type forkedJSON struct {
 	Sequence     uint64   `json:"sequence"`
 	Bytes        uint64   `json:"bytes"`
 	FrozenMs     int64    `json:"frozen_ms"`
+
+	Containers []ranJSON `json:"containers,omitempty"`
 }
 
 // forkNames are those that were given, or count that are made up, so that no two forks meet.
