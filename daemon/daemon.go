@@ -11,6 +11,7 @@
 //	expire    ends sleepers that nobody has wanted for as long as they say
 //	upload    brings each sleep's snapshot to the durable tier, where there is one, and claims workloads with an identity in it
 //	fence     tells other nodes that this one lives, shims until when that is known, and upload which others are dead
+//	pool      has templates' children be made ready, and removed
 //	pages     serves snapshots in the durable tier to shims and their sidecars
 //	server    the API, metrics and health
 //
@@ -39,6 +40,7 @@ import (
 	"github.com/hibernate-runtime/hibernate/daemon/idle"
 	"github.com/hibernate-runtime/hibernate/daemon/leftover"
 	pageserver "github.com/hibernate-runtime/hibernate/daemon/pages"
+	"github.com/hibernate-runtime/hibernate/daemon/pool"
 	"github.com/hibernate-runtime/hibernate/daemon/server"
 	"github.com/hibernate-runtime/hibernate/snapshot/durable"
 	"github.com/hibernate-runtime/hibernate/snapshot/store"
@@ -83,6 +85,8 @@ type Options struct {
 	AlarmAfter time.Duration
 	// Store is the durable tier's; nil: there is none. DataDir is required with it.
 	Store *StoreOptions
+	// Ctl runs hibernatectl with these arguments, to keep pools; nil: there are none.
+	Ctl func(ctx context.Context, args ...string) error
 	// ScanEvery is the time between scans of the records. Default 2 s.
 	ScanEvery time.Duration
 	// Dial connects to a workload from within its pod's namespace with the client's address.
@@ -178,6 +182,10 @@ func Run(ctx context.Context, opts Options) error {
 		expirer.Record = filepath.Join(opts.DataDir, ".expired.jsonl")
 	}
 	answers.Go(func() { expirer.Run(running) })
+	if opts.Ctl != nil {
+		pools := &pool.Keeper{RunDir: opts.RunDir, List: p.view.List, Ctl: opts.Ctl, Log: opts.Log}
+		answers.Go(func() { pools.Run(running) })
+	}
 	var uploads sync.WaitGroup
 	defer uploads.Wait() // last: what a store that hangs holds up is nobody's connection
 	if p.upload != nil {

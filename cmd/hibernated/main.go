@@ -55,7 +55,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return 1
 	}
 	log := newLog(cfg, stderr)
-	if err := serve(ctx, cfg, log); err != nil {
+	if err := serve(ctx, *file, cfg, log); err != nil {
 		log.Error("hibernated ends", "error", err)
 		return 1
 	}

@@ -26,7 +26,7 @@ import (
 const wakeMargin = 5 * time.Second
 
 // serve runs the daemon as it is configured, and tells systemd, if that started it, when it is ready and when it ends.
-func serve(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
+func serve(ctx context.Context, file string, cfg *config.Config, log *slog.Logger) error {
 	notify := func(state string) {
 		if _, err := systemd.SdNotify(false, state); err != nil {
 			log.Warn("systemd was not told", "state", state, "error", err)
@@ -59,6 +59,7 @@ func serve(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 		CollectAfter: cfg.CollectAfter,
 		Store:        tier,
 		CarryOn:      carryOn(cfg, log),
+		Ctl:          ctl(file),
 		Dial:         dial,
 		Ready:        func() { notify(systemd.SdNotifyReady) },
 		Log:          log,

@@ -24,7 +24,6 @@ func TestCreate(t *testing.T) {
 		{name: "duration", annotation: [2]string{"idle-timeout", "soon"}, words: []string{"io.containerd.hibernate/idle-timeout", `"soon"`, "such as 90s", "allowed"}},
 		{name: "range", annotation: [2]string{"ports", "80,70000"}, words: []string{"io.containerd.hibernate/ports", "70000", "65535"}},
 		{name: "name", annotation: [2]string{"mode", "sometimes"}, words: []string{"sometimes", "auto, observe, manual, off"}},
-		{name: "pending", annotation: [2]string{"pool", "3"}, words: []string{"io.containerd.hibernate/pool", "not yet supported"}},
 		{name: "beyond", annotation: [2]string{"wake-timeout", "10m"}, words: []string{"wake-timeout", "beyond the node's 30s", "only shorter"}},
 		{name: "node", annotation: [2]string{"runsc", "/bin/true"}, words: []string{"io.containerd.hibernate/runsc", "may not change"}},
 		{name: "file", config: [2]string{"idle-time", `"1h"`}, words: []string{"file.toml", "idle-time", "did you mean idle-timeout?"}},

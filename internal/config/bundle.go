@@ -28,9 +28,7 @@ type savedSetting struct {
 func (c *Config) Save(path string) error {
 	s := saved{Version: savedVersion}
 	for _, k := range Keys() {
-		if !k.Pending {
-			s.Settings = append(s.Settings, savedSetting{k.Name, k.get(c), c.Source(k.Name)})
-		}
+		s.Settings = append(s.Settings, savedSetting{k.Name, k.get(c), c.Source(k.Name)})
 	}
 	text, err := json.MarshalIndent(s, "", "\t")
 	if err != nil {
@@ -58,7 +56,7 @@ func Read(path string) (*Config, error) {
 	var errs []error
 	for _, item := range s.Settings {
 		k, ok := lookup(item.Key)
-		if !ok || k.Pending {
+		if !ok {
 			continue
 		}
 		if err := k.set(c, item.Values); err != nil {

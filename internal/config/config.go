@@ -142,6 +142,7 @@ type Config struct {
 	Identity         string // without the pod's namespace; "": none
 	Restore          RestoreWhat
 	Template         bool // others may begin from its snapshots
+	Pool             int  // children of it that stand ready
 	ForkFreezeMax    time.Duration
 	Mode             Mode
 	IdleTimeout      time.Duration
@@ -212,9 +213,7 @@ type Setting struct {
 func (c *Config) Settings() []Setting {
 	var out []Setting
 	for _, k := range Keys() {
-		if !k.Pending {
-			out = append(out, Setting{k.Name, display(k.get(c)), c.Source(k.Name)})
-		}
+		out = append(out, Setting{k.Name, display(k.get(c)), c.Source(k.Name)})
 	}
 	return out
 }

@@ -59,7 +59,7 @@ func TestSaveAndRead(t *testing.T) {
 func TestReadOfAnotherVersion(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.json")
 	text := `{"version":2,"settings":[{"key":"of-the-future","values":["x"],"source":"file"},
-		{"key":"pool","values":["x"],"source":"file"},{"key":"mode","values":["off"],"source":"match[1]"}]}`
+		{"key":"mode","values":["off"],"source":"match[1]"}]}`
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -28,20 +28,13 @@ func Document() string {
 			writeFlags(&b)
 		}
 	}
-	b.WriteString("## Not yet supported\n\nThese names are reserved, and refused by name until they have an effect.\n\n")
-	b.WriteString("| key | will be |\n|---|---|\n")
-	for _, k := range Keys() {
-		if k.Pending {
-			fmt.Fprintf(&b, "| `%s` | %s |\n", k.Name, k.Doc)
-		}
-	}
 	return b.String()
 }
 
 func writeKeys(b *strings.Builder, scope Scope) {
 	b.WriteString("| key | default | values | meaning |\n|---|---|---|---|\n")
 	for _, k := range Keys() {
-		if k.Pending || k.Scope != scope {
+		if k.Scope != scope {
 			continue
 		}
 		doc, def := k.Doc, "`"+k.Default+"`"

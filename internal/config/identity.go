@@ -51,6 +51,12 @@ func identityKeys() []Key {
 			doc: "Lets other workloads begin from this one's snapshots (restore = IDENTITY), within containerd's namespace and the pod's: they have its memory, with " +
 				"what is secret in it.",
 		}.key(),
+		setting[int]{
+			name: "pool", scope: ScopeWorkload, codec: number(0, 100, ""), def: raw{"0"}, single: true,
+			field: func(c *Config) *int { return &c.Pool },
+			doc: "How many children of a template stand ready to be claimed (hibernatectl pool claim), each with a booted sandbox. For containers of ctr or containerd's " +
+				"client, with a network by CNI or none. hibernated makes them while the node has 512 MiB of memory left.",
+		}.key(),
 		setting[time.Duration]{
 			name: "fork-freeze-max", scope: ScopeWorkload, codec: span(10*time.Millisecond, 10*time.Minute, ""), def: raw{"1.5s"},
 			field: func(c *Config) *time.Duration { return &c.ForkFreezeMax },

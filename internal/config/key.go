@@ -33,8 +33,6 @@ type Key struct {
 	Scope   Scope
 	// Tighten says what an annotation may do with the node's value; "" where it may set any.
 	Tighten string
-	// Pending marks a key that is part of the design and has no effect yet: it is refused by name.
-	Pending bool
 	// Single marks a key whose value is one workload's alone: it may stand in an annotation and in runtime options, not in a file.
 	Single bool
 
@@ -84,11 +82,6 @@ func (s setting[T]) key() Key {
 	}
 	k.reset = func(c *Config) error { return k.set(c, s.def) }
 	return k
-}
-
-// pending is the row of a key that is refused as not yet supported.
-func pending(name, doc string) Key {
-	return Key{Name: name, Doc: doc, Scope: ScopeWorkload, Pending: true}
 }
 
 // lookup returns the row of that name.

@@ -16,7 +16,7 @@ const (
 func Keys() []Key { return table() }
 
 var table = sync.OnceValue(func() []Key {
-	return slices.Concat(nodeKeys(), runtimeKeys(), workloadKeys(), identityKeys(), holdKeys(), probeKeys(), hookKeys(), volumeKeys(), daemonKeys(), admissionKeys(), storeKeys(), pendingKeys())
+	return slices.Concat(nodeKeys(), runtimeKeys(), workloadKeys(), identityKeys(), holdKeys(), probeKeys(), hookKeys(), volumeKeys(), daemonKeys(), admissionKeys(), storeKeys())
 })
 
 func nodeKeys() []Key {
@@ -272,12 +272,6 @@ func daemonKeys() []Key {
 			doc: "How long containerd must have said that a container is gone before hibernated removes the snapshot that is " +
 				"left of it. Where containerd can't be asked, nothing is removed.",
 		}.key(),
-	}
-}
-
-func pendingKeys() []Key {
-	return []Key{
-		pending("pool", "How many workloads that begin from a template are kept ready."),
 	}
 }
 

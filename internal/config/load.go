@@ -31,10 +31,8 @@ type Input struct {
 func Default() *Config {
 	c := &Config{sources: map[string]string{}}
 	for _, k := range Keys() {
-		if !k.Pending {
-			// A default that its own parser refuses is a mistake of the table; TestDefaults finds it.
-			_ = k.reset(c)
-		}
+		// A default that its own parser refuses is a mistake of the table; TestDefaults finds it.
+		_ = k.reset(c)
 	}
 	return c
 }
@@ -139,9 +137,6 @@ func (c *Config) applyOne(l layer, name string, node *Config) error {
 	switch {
 	case !ok:
 		return unknown(name, l)
-	case k.Pending:
-		e.Value, e.Problem = "", "not yet supported by this version"
-		return e
 	case k.Single && (l.source == SourceFile || strings.HasPrefix(l.source, ruleTable)):
 		e.Value, e.Problem = "", "it is one workload's alone: set it by an annotation, or by runtime options"
 		return e
@@ -174,7 +169,7 @@ func (l layer) prefix() string {
 func (l layer) accepts() []string {
 	var names []string
 	for _, k := range Keys() {
-		if !k.Pending && k.Scope >= l.least {
+		if k.Scope >= l.least {
 			names = append(names, k.Name)
 		}
 	}

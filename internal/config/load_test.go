@@ -31,9 +31,6 @@ func annotated(pairs ...string) map[string]string {
 func TestDefaults(t *testing.T) {
 	c := Default()
 	for _, k := range Keys() {
-		if k.Pending {
-			continue
-		}
 		if err := k.reset(c); err != nil {
 			t.Errorf("default of %s: %v", k.Name, err)
 		}
@@ -132,7 +129,6 @@ func TestErrorsSayWhatIsWrong(t *testing.T) {
 		{"identity in a rule", Input{}, "[[match]]\nnamespace = \"x\"\nidentity = \"db\"", []string{"identity: it is one workload's alone"}},
 		{"no such snapshot", Input{Annotations: annotated("restore", "db@0")}, "", []string{"restore", "counted from 1"}},
 		{"bad restore", Input{Annotations: annotated("restore", "a/b")}, "", []string{"restore", "allowed: auto, never, IDENTITY"}},
-		{"pending key", Input{Annotations: annotated("pool", "3")}, "", []string{"pool: not yet supported by this version"}},
 		{"runtime key in an annotation", Input{Annotations: annotated("runsc-flags", "--x")}, "", []string{"runsc-flags: a runtime setting, which an annotation may not change"}},
 		{"flag that breaks a restore", Input{}, `runsc-flags = ["--debug", "--overlay2=none"]`, []string{`runsc-flags = "--debug, --overlay2=none"`, "--overlay2 is refused", "checkpoint"}},
 		{"node key in an annotation", Input{Annotations: annotated("data-dir", "/tmp")}, "", []string{"data-dir: a node setting"}},
@@ -239,9 +235,8 @@ func TestEveryDesignedKeyIsKnown(t *testing.T) {
 		if k.Scope != ScopeWorkload {
 			t.Errorf("%s can't be an annotation", name)
 		}
-		_, err := Load(Input{Annotations: annotated(name, k.Default)})
-		if k.Pending != (err != nil && strings.Contains(err.Error(), "not yet supported")) {
-			t.Errorf("%s: pending %t, but error %v", name, k.Pending, err)
+		if _, err := Load(Input{Annotations: annotated(name, k.Default)}); err != nil && k.Default != "" {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
