@@ -9,6 +9,7 @@
 //	drainer   carries connections on when the daemon has ended
 //	leftover  finds snapshots that no shim looks after, and removes those whose container is gone
 //	expire    ends sleepers that nobody has wanted for as long as they say
+//	peer      asks the daemons of other nodes, and answers them
 //	upload    brings each sleep's snapshot to the durable tier, where there is one, and claims workloads with an identity in it
 //	fence     tells other nodes that this one lives, shims until when that is known, and upload which others are dead
 //	pool      has templates' children be made ready, and removed
@@ -109,7 +110,9 @@ type StoreOptions struct {
 	// Relaxed and TakeOver are the keys fencing and takeover-after; Facts are what other nodes are told of this one.
 	Relaxed  bool
 	TakeOver time.Duration
-	Facts    func() map[string]string
+	// PeerAddress and PeerAdvertise are the keys peer-address and peer-advertise.
+	PeerAddress, PeerAdvertise string
+	Facts                      func() map[string]string
 }
 
 func (o Options) withDefaults() Options {
@@ -166,6 +169,10 @@ func Run(ctx context.Context, opts Options) error {
 	spawn(&registrations, func() error { return p.registry.Run(registering, sockets.registration) })
 	spawn(&answers, func() error { return server.ServeAPI(running, sockets.api, p.api, p.rights) })
 	spawn(&answers, func() error { return p.pages.Serve(running, sockets.pages) })
+	if p.peers != nil {
+		spawn(&answers, func() error { return p.peers.server.Serve(running, sockets.peer) })
+		defer p.peers.client.Close()
+	}
 	answers.Go(func() { p.admission.Run(running) })
 	answers.Go(func() { p.selfProbe.Run(running) })
 	if sockets.metrics != nil {
@@ -195,6 +202,7 @@ func Run(ctx context.Context, opts Options) error {
 		uploads.Go(func() {
 			select {
 			case <-p.upload.Ready():
+				uploads.Go(func() { p.announce(running) })
 				p.fence.Run(running)
 			case <-running.Done():
 			}
@@ -219,6 +227,7 @@ type sockets struct {
 	registration *handover.Server
 	api, pages   net.Listener
 	metrics      net.Listener // nil when none is wanted
+	peer         net.Listener // nil when none is wanted
 }
 
 // listen makes the sockets. The registration socket comes first: its lock keeps a second daemon out.
@@ -245,11 +254,14 @@ func listen(opts Options) (s sockets, err error) {
 			return s, fmt.Errorf("metrics-address: %w", err)
 		}
 	}
+	if s.peer, err = listenPeers(opts); err != nil {
+		return s, err
+	}
 	return s, nil
 }
 
 func (s sockets) close() {
-	for _, l := range []net.Listener{s.metrics, s.api, s.pages} {
+	for _, l := range []net.Listener{s.metrics, s.api, s.pages, s.peer} {
 		if l != nil {
 			_ = l.Close()
 		}

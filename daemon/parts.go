@@ -41,6 +41,7 @@ type parts struct {
 	fence     *fence.Fence     // nil: nor can workloads be claimed in it
 	pages     *pages.Server
 	cordons   []string // directories
+	peers     *peers   // nil: other nodes are not asked, nor answered
 }
 
 // assemble builds the parts and opens the view: from here on shims are watched and sampled.
@@ -59,7 +60,7 @@ func assemble(opts Options) *parts {
 		AlarmAfter: opts.AlarmAfter, Log: opts.Log,
 	})
 	p.admission = admission.New(admission.Options{
-		Limits: opts.Wakes, Available: opts.Available, Room: p.keeper, Closed: p.closed, Meter: p.metrics, Log: opts.Log,
+		Limits: opts.Wakes, Available: p.unreserved(opts.Available), Room: p.keeper, Closed: p.closed, Meter: p.metrics, Log: opts.Log,
 	})
 	p.selfProbe = selfprobe.New(selfprobe.Options{Told: p.metrics.SelfProbed, Log: opts.Log})
 	p.view = node.Open(node.Options{
@@ -89,6 +90,9 @@ func assemble(opts Options) *parts {
 		p.registry.CarryOn = p.loose.add
 	}
 	p.api = server.API{View: p.view, Judge: p.keeper, Queue: p.admission, Build: opts.Version, Started: time.Now()}
+	if p.peers != nil {
+		p.api.Mover = p.peers.mover
+	}
 	o := pages.Options{Log: opts.Log}
 	if p.upload != nil {
 		p.api.Store, o.Store, p.rights.Claims = p.upload, p.upload, p.upload
@@ -113,13 +117,17 @@ func (p *parts) openStore(opts Options) {
 		opts.Log.Error("who this node is can't be noted: workloads with an identity don't run here", "error", err)
 	} else {
 		p.fence = fence.New(fence.Options{
-			Self: self, Dir: upload.Dir(opts.DataDir), RunDir: opts.RunDir, After: s.TakeOver, Facts: s.Facts, Log: opts.Log,
+			Self: self, Dir: upload.Dir(opts.DataDir), RunDir: opts.RunDir, After: s.TakeOver, Facts: p.withContact(opts), Log: opts.Log,
 			Tier: func() (*durable.Tier, error) { return p.upload.Tier() }, Claimed: func() bool { return p.upload.AnyClaimed() },
 			Changed: func() { p.upload.TermChanged() },
 		})
 		o.Incarnation, o.Fence = self.Incarnation, p.fence
+		if p.openPeers(opts, self); p.peers != nil {
+			o.Peers = p.peers.client
+		}
 	}
 	p.upload = upload.New(o)
+	p.servePeers(opts, self)
 }
 
 // slept has a snapshot uploaded. One that was put to sleep for its stop has ended a moment later.

@@ -48,6 +48,7 @@ func storeOptions(cfg *config.Config, log *slog.Logger) (*daemon.StoreOptions, e
 	o := &daemon.StoreOptions{
 		URL: cfg.Store, Keys: durable.Keyring{Current: key, Older: older}, Node: name, Keep: cfg.KeepSnapshots, Rate: int64(cfg.UploadRate),
 		Quota: int64(cfg.StoreQuota), Relaxed: cfg.Fencing == config.FencingRelaxed, TakeOver: cfg.TakeoverAfter, Facts: facts,
+		PeerAddress: cfg.PeerAddress, PeerAdvertise: cfg.PeerAdvertise,
 		Open: func() (store.Store, error) { return open.URL(address) },
 	}
 	if strings.HasPrefix(address, "s3://") { // nothing is sent: an error is one of the URL

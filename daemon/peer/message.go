@@ -81,15 +81,25 @@ func refusalOf(err error) Refusal {
 	return r
 }
 
+// answered is an error of a kind, as a node has told it.
+type answered struct {
+	node, message string
+	kind          error
+}
+
+func (e *answered) Error() string { return "node " + e.node + ": " + e.message }
+
+func (e *answered) Unwrap() error { return e.kind }
+
 // err is the error that node has answered.
 func (r Refusal) err(node string) error {
 	switch r.Class {
 	case classRuns:
-		return fmt.Errorf("node %s: %w: %s", node, ErrRuns, r.Message)
+		return &answered{node, r.Message, ErrRuns}
 	case classRefused:
-		return fmt.Errorf("node %s: %w: %s", node, ErrRefused, r.Message)
+		return &answered{node, r.Message, ErrRefused}
 	case classIdentity:
 		return &IdentityError{What: fmt.Sprintf("node %s refuses this one: %s", node, r.Message), Do: "see docs/OPERATIONS.md, \"From node to node\""}
 	}
-	return fmt.Errorf("%w: node %s: %s", ErrUnavailable, node, r.Message)
+	return &answered{node, r.Message, ErrUnavailable}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/hibernate-runtime/hibernate/api/rights"
 	rightsv1 "github.com/hibernate-runtime/hibernate/api/rights/v1"
 	"github.com/hibernate-runtime/hibernate/daemon/fence"
+	"github.com/hibernate-runtime/hibernate/daemon/peer"
 	"github.com/hibernate-runtime/hibernate/daemon/upload"
 	"github.com/hibernate-runtime/hibernate/snapshot"
 	"github.com/hibernate-runtime/hibernate/snapshot/durable"
@@ -39,6 +40,7 @@ func (r Rights) Claim(ctx context.Context, req *rightsv1.ClaimRequest) (*rightsv
 	}
 	resp := &rightsv1.ClaimResponse{
 		Epoch: right.Epoch, Former: right.Former, Whole: right.Whole, Unconfirmed: right.Unconfirmed, Leased: right.Leased,
+		Received: right.Received, ReceivedFrom: right.From,
 	}
 	for _, g := range right.Generations {
 		resp.Generations = append(resp.Generations, &rightsv1.Generation{Sequence: g.Sequence, Epoch: g.Epoch})
@@ -48,11 +50,14 @@ func (r Rights) Claim(ctx context.Context, req *rightsv1.ClaimRequest) (*rightsv
 
 // rightsClass of an error. What is none of a kind is worth another try.
 func rightsClass(err error) string {
+	if _, stops := errors.AsType[*peer.IdentityError](err); stops {
+		return rights.Refused
+	}
 	for _, k := range []struct {
 		is    error
 		class string
 	}{
-		{upload.ErrNoFence, rights.NoStore}, {durable.ErrOwned, rights.Owned}, {fence.ErrRival, rights.Refused}, {upload.ErrInvalid, rights.Refused},
+		{upload.ErrNoFence, rights.NoStore}, {durable.ErrOwned, rights.Owned}, {upload.ErrMoving, rights.Owned}, {fence.ErrRival, rights.Refused}, {upload.ErrInvalid, rights.Refused},
 		{durable.ErrDestroyed, rights.Refused}, {durable.ErrRolledBack, rights.Refused}, {durable.ErrWrongKey, rights.Refused}, {durable.ErrNoKey, rights.Refused},
 		{durable.ErrForeign, rights.Refused}, {store.ErrRefused, rights.Refused}, {snapshot.ErrVersion, rights.Refused}, {snapshot.ErrCorrupt, rights.Refused},
 	} {

@@ -18,6 +18,7 @@ import (
 	api "github.com/hibernate-runtime/hibernate/api/pages"
 	"github.com/hibernate-runtime/hibernate/api/rights"
 	"github.com/hibernate-runtime/hibernate/daemon/fence"
+	"github.com/hibernate-runtime/hibernate/daemon/peer"
 	"github.com/hibernate-runtime/hibernate/snapshot"
 	"github.com/hibernate-runtime/hibernate/snapshot/durable"
 	"github.com/hibernate-runtime/hibernate/snapshot/store"
@@ -79,6 +80,29 @@ type arena struct {
 	runs    int
 	lost    int
 	faults  []string
+	hosts   map[string]*host // guarded by mu
+	handed  int              // workloads that came from another node
+}
+
+// reach is the daemon of a host, if there is one now.
+func (a *arena) reach(node string) *Uploader {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if h := a.hosts[node]; h != nil && !h.away {
+		return h.up
+	}
+	return nil
+}
+
+// between is what befalls a request from node to node, and its answer.
+func (a *arena) between(string, bool) error {
+	if a.chance(6) {
+		time.Sleep(a.upTo(20 * time.Second))
+	}
+	if a.chance(8) {
+		return fmt.Errorf("%w: it is lost", peer.ErrUnavailable)
+	}
+	return nil
 }
 
 func (a *arena) chance(n int) bool {
@@ -128,6 +152,7 @@ type host struct {
 	stop    func()
 	store   *memstore.Store
 	slow    bool // guarded by arena.mu
+	away    bool // its daemon is; guarded by arena.mu
 	sandbox map[string]*sandbox
 }
 
@@ -174,7 +199,7 @@ func (h *host) startDaemon() {
 	up = New(Options{
 		DataDir: h.data, Open: func() (store.Store, error) { return way, nil }, URL: "s3://bucket/p?region=here", Node: h.name, Incarnation: self.Incarnation,
 		Keys: durable.Keyring{Current: durable.InsecurePlaintext()}, ScanEvery: 5 * time.Second, MostPause: 10 * time.Second, Fence: f, Shims: h,
-		Workers: 1, Log: log,
+		Workers: 1, Peers: wire{me: h.name, of: a.reach, trouble: a.between, wait: 50 * time.Millisecond}, Log: log,
 	})
 	up.leftover.pause = func(context.Context, time.Duration) {}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -184,7 +209,9 @@ func (h *host) startDaemon() {
 		<-up.Ready()
 		f.Run(ctx)
 	})
-	h.up, h.fence = up, f
+	a.mu.Lock()
+	h.up, h.fence, h.away = up, f, false
+	a.mu.Unlock()
 	h.stop = sync.OnceFunc(func() {
 		cancel()
 		g.Wait()
@@ -226,7 +253,7 @@ func (s *sandbox) set(state string) {
 
 func (s *sandbox) head(state snapshot.State, sequence, epoch uint64) {
 	s.h.document(filepath.Join(s.dir(), "head.json"), "hibernate.head", snapshot.Head{
-		State: state, Sequence: sequence, Epoch: epoch, Time: time.Now().UTC(), Namespace: "default", ID: "c", Identity: s.identity, Lineage: lineageOf(s.dir()),
+		State: state, Sequence: sequence, Epoch: epoch, Time: time.Now().UTC(), Namespace: "default", ID: "c", Identity: s.identity, Lineage: lineageOf(s.identity),
 	})
 }
 
@@ -240,7 +267,7 @@ func (s *sandbox) begin() {
 	s.lock, s.state, s.right, s.overtook, s.local = f, "created", nil, false, Local{}
 	s.mu.Unlock()
 	if m, err := newest(s.dir()); err == nil {
-		s.local = Local{m.Sequence(), m.Manifest().Epoch}
+		s.local = Local{Sequence: m.Sequence(), Epoch: m.Manifest().Epoch}
 	}
 }
 
@@ -271,7 +298,7 @@ func (s *sandbox) wake(ctx context.Context) (goesOn bool) {
 	}
 	s.set("waking")
 	asked, cancel := context.WithTimeout(ctx, 10*time.Second)
-	right, err := s.h.up.Claim(asked, s.workload(), s.local)
+	right, err := s.h.daemon().Claim(asked, s.workload(), s.local)
 	cancel()
 	if err != nil {
 		s.set("asleep")
@@ -285,6 +312,10 @@ func (s *sandbox) wake(ctx context.Context) (goesOn bool) {
 	s.mu.Lock()
 	s.lease = lease
 	s.mu.Unlock()
+	if right.Received != "" && !s.takesIn(right) {
+		s.set("asleep")
+		return true
+	}
 	version := s.choose(right)
 	if s.h.a.chance(8) { // it fails before anything runs
 		s.set("asleep")
@@ -294,6 +325,30 @@ func (s *sandbox) wake(ctx context.Context) (goesOn bool) {
 	s.h.a.begins(s.identity, s.h.name, right, version)
 	s.set("awake")
 	return s.runFor(ctx, s.h.a.upTo(s.h.a.takeOver), version, right.Epoch)
+}
+
+// takesIn has the directory have what came with the right.
+func (s *sandbox) takesIn(right Right) bool {
+	got, err := snapshot.OpenReceived(right.Received)
+	if err != nil { // its daemon has found that it is damaged, or taken in
+		return false
+	}
+	m := got.Manifest()
+	s.h.must(os.RemoveAll(filepath.Join(s.dir(), strconv.FormatUint(m.Sequence, 10))))
+	s.h.must(os.CopyFS(filepath.Join(s.dir(), strconv.FormatUint(m.Sequence, 10)), os.DirFS(right.Received)))
+	s.head(snapshot.Asleep, m.Sequence, right.Epoch)
+	s.local = Local{Sequence: m.Sequence, Epoch: m.Epoch}
+	a := s.h.a
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.handed++
+	return true
+}
+
+func (h *host) daemon() *Uploader {
+	h.a.mu.Lock()
+	defer h.a.mu.Unlock()
+	return h.up
 }
 
 // choose is what is restored: as package shim/sandbox's heed.
@@ -338,7 +393,7 @@ func (s *sandbox) sleep(v Has) {
 	if s.local.Sequence >= v.Sequence {
 		v.Sequence = s.local.Sequence + 1
 	}
-	m := snapshot.Manifest{Sequence: v.Sequence, Epoch: v.Epoch, Namespace: "default", ID: "c", Identity: s.identity, Lineage: lineageOf(s.dir()), Created: time.Now().UTC()}
+	m := snapshot.Manifest{Sequence: v.Sequence, Epoch: v.Epoch, Namespace: "default", ID: "c", Identity: s.identity, Lineage: lineageOf(s.identity), Created: time.Now().UTC()}
 	s.h.writeSnapshot(filepath.Join(s.dir(), strconv.FormatUint(v.Sequence, 10)), m, memory(2, byte(v.Sequence)))
 	a := s.h.a
 	a.mu.Lock()
@@ -349,9 +404,9 @@ func (s *sandbox) sleep(v Has) {
 	if s.local.Sequence != 0 {
 		s.h.must(os.RemoveAll(filepath.Join(s.dir(), strconv.FormatUint(s.local.Sequence, 10))))
 	}
-	s.local = Local(v)
+	s.local = Local{Sequence: v.Sequence, Epoch: v.Epoch}
 	s.set("asleep")
-	s.h.up.Slept(key("c"), Wishes{Keep: 3, Identity: s.identity})
+	s.h.daemon().Slept(key("c"), Wishes{Keep: 3, Identity: s.identity})
 }
 
 // over sets aside what was overtaken.
@@ -392,6 +447,9 @@ func (h *host) trouble(ctx context.Context) {
 			pause(ctx, a.upTo(a.takeOver))
 			h.store.Heal()
 		case 3: // the daemon is killed, and started again
+			a.mu.Lock()
+			h.away = true
+			a.mu.Unlock()
 			h.stop()
 			pause(ctx, a.upTo(2*a.takeOver))
 			h.startDaemon()
@@ -422,7 +480,7 @@ func TestNeverTwoExecutors(t *testing.T) {
 func executors(t *testing.T, seed uint64, during time.Duration) {
 	a := &arena{
 		t: t, bucket: memstore.NewBucket(), takeOver: time.Minute, begin: time.Now(), r: rand.New(rand.NewPCG(seed, 7)),
-		running: map[string]string{}, last: map[string]Has{},
+		running: map[string]string{}, last: map[string]Has{}, hosts: map[string]*host{},
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	var lives sync.WaitGroup
@@ -430,6 +488,9 @@ func executors(t *testing.T, seed uint64, during time.Duration) {
 	for _, name := range []string{"a", "b", "c"} {
 		h := a.host(name)
 		hosts = append(hosts, h)
+		a.mu.Lock()
+		a.hosts[name] = h
+		a.mu.Unlock()
 		for _, identity := range []string{"x", "y"} {
 			h.sandbox[identity] = &sandbox{h: h, identity: identity}
 		}
@@ -447,9 +508,9 @@ func executors(t *testing.T, seed uint64, during time.Duration) {
 		h.stop()
 	}
 	a.writes.Wait()
-	t.Logf("%d runs, of which %d had lost something", a.runs, a.lost)
-	if a.runs < 10 {
-		t.Errorf("only %d runs", a.runs)
+	t.Logf("%d runs, of which %d had lost something; %d came from another node", a.runs, a.lost, a.handed)
+	if a.runs < 10 || a.handed == 0 {
+		t.Errorf("only %d runs, of which %d came from another node", a.runs, a.handed)
 	}
 	for _, f := range a.faults {
 		t.Error(f)

@@ -47,7 +47,14 @@ type lineage struct {
 	restAt                                      time.Time        // when to look whether it may be released; zero: there is no reason to
 	stopAt                                      time.Time        // when to have a copy ended that has no right any more; zero: there is none
 	confirmNext                                 time.Time        // of the next try to confirm a claim
-	restFailures, stopFailures, confirmFailures int              // in a row
+	reception                                   *reception       // what comes from another node; nil: nothing
+	takeInAt                                    time.Time        // when to look whether what came is taken in; zero: there is no reason to
+	yieldAt                                     time.Time        // when to look what came of a yield; zero: there is none
+	heldBack                                    time.Time        // until then it isn't uploaded
+	takeInFailures                              int              // in a row
+	movingTo                                    string           // node that it is being moved to; "": it isn't
+	movingUntil                                 time.Time
+	restFailures, stopFailures, confirmFailures int // in a row
 }
 
 func newLineage(r record) *lineage { return &lineage{record: r, turn: make(chan struct{}, 1)} }
@@ -112,7 +119,7 @@ func (u *Uploader) noteLocked(l *lineage, dir string, sequence uint64) {
 	}
 	l.local = sequence
 	switch {
-	case sequence <= l.record.Sequence && l.record.Place == u.place:
+	case sequence <= l.record.Sequence && l.record.Place == u.place, sequence <= l.record.Handed:
 		l.since = time.Time{}
 	case l.since.IsZero():
 		l.since = writtenAt(dir, sequence)

@@ -45,6 +45,11 @@ type record struct {
 	Has         []Has   `json:"has,omitempty"`         // generations in the store, as of the last look
 	Answer      *answer `json:"answer,omitempty"`
 
+	// Of the peer path.
+	Received *received `json:"received,omitempty"` // what another node has sent
+	Yielded  *yielded  `json:"yielded,omitempty"`  // the claim was given to another node, if that has taken it
+	Handed   uint64    `json:"handed,omitempty"`   // the newest snapshot that went to another node so, which uploads it
+
 	// The newest that was committed; 0: none.
 	Sequence  uint64    `json:"sequence"`
 	Committed time.Time `json:"committed,omitzero"`

@@ -90,7 +90,7 @@ func (u *Uploader) releaseNow(ctx context.Context, l *lineage) error {
 	u.mu.Lock()
 	r := l.record
 	u.mu.Unlock()
-	if !r.claims() || r.Unconfirmed {
+	if !r.claims() || r.Unconfirmed || r.Received != nil && r.Received.Counts {
 		return nil
 	}
 	what, err := u.rests(ctx, l)
@@ -188,6 +188,9 @@ func (u *Uploader) lost(l *lineage, head durable.Head) error {
 	u.mu.Lock()
 	r := l.record
 	u.mu.Unlock()
+	if r.Yielded != nil { // nothing has run here since
+		return u.handedOver(l, head)
+	}
 	who := head.Last
 	if head.Owner != nil {
 		who = head.Owner.Node
@@ -327,6 +330,10 @@ func (r *record) adopt(head durable.Head) {
 	if head.Epoch != r.Epoch+1 {
 		since = head.Epoch
 	}
+	if r.follows(head.Epoch) {
+		since = r.Received.Epoch
+	}
+	r.countReceived(head)
 	r.forgetClaim()
 	r.Claim, r.Epoch, r.Since = head.Owner.Claim, head.Epoch, since
 	r.see(head)

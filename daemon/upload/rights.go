@@ -43,6 +43,8 @@ type Right struct {
 	Whole       bool
 	Unconfirmed bool
 	Leased      bool
+	// Received is where a snapshot is that node From has sent, to be taken in before anything is restored; empty: none.
+	Received, From string
 }
 
 // Has is a generation in the store.
@@ -65,6 +67,7 @@ var (
 type SilentError struct {
 	durable.OwnedError
 	Verdict fence.Verdict
+	Peer    error // why it didn't come by the peer path; nil: that was not tried
 }
 
 func (e *SilentError) Error() string {
@@ -75,7 +78,11 @@ func (e *SilentError) Error() string {
 	case v.Silent > 0:
 		return fmt.Sprintf("%s, which has told nothing for %v, and counts as dead if it doesn't for another %v", text, v.Silent.Round(time.Second), v.DeadIn.Round(time.Second))
 	}
-	return text + ", and lives: it can be woken here once it sleeps there"
+	text += ", and lives: it can be woken here once it sleeps there"
+	if e.Peer != nil {
+		text += " (" + e.Peer.Error() + ")"
+	}
+	return text
 }
 
 // Unwrap makes it an ErrOwned.
@@ -111,6 +118,7 @@ const (
 	claimConfirmed   = "confirmed"
 	claimNew         = "new"
 	claimTaken       = "taken-over"
+	claimHanded      = "handed-over"
 	claimUnconfirmed = "unconfirmed"
 	claimOwned       = "owned"
 	claimNoFence     = "no-store"
@@ -137,6 +145,9 @@ func (u *Uploader) claimRight(ctx context.Context, w api.Workload, local Local) 
 		return Right{}, claimFailed, err
 	}
 	defer l.give()
+	if err := u.movesAway(l); err != nil {
+		return Right{}, claimOwned, err
+	}
 	u.noteClaimant(l, w)
 	term, err := u.opts.Fence.Need(ctx)
 	a := &asking{Uploader: u, l: l, local: local, was: u.localState(l)}
@@ -230,14 +241,14 @@ func (r *record) claims() bool { return r.Claim != "" && !r.Released }
 
 // forgetClaim is for one that is over.
 func (r *record) forgetClaim() {
-	r.Claim, r.Term, r.Claiming, r.Releasing, r.Released, r.Unconfirmed, r.Answer = "", "", false, false, false, false, nil
+	r.Claim, r.Term, r.Claiming, r.Releasing, r.Released, r.Unconfirmed, r.Answer, r.Yielded = "", "", false, false, false, false, nil, nil
 }
 
 // lastOwner is true when nobody is known to have claimed after this node.
 func (u *Uploader) lastOwner(l *lineage) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return l.record.Claim != "" && l.record.Epoch != 0
+	return l.record.Claim != "" && l.record.Epoch != 0 && l.record.Yielded == nil
 }
 
 // storeAway is true of errors after which nobody knows what the store would have said.
@@ -338,7 +349,7 @@ func (a *asking) confirm(ctx context.Context, tier *durable.Lineage, term string
 		return false, err
 	}
 	return true, a.keep(func(r *record) {
-		r.Term, r.Releasing, r.Unconfirmed, r.Claiming = term, false, false, false
+		r.Term, r.Releasing, r.Unconfirmed, r.Claiming, r.Yielded = term, false, false, false, nil
 		r.see(head)
 		if r.Answer == nil || r.Answer.Was != a.was {
 			r.Answer = &answer{Was: a.was, Whole: a.wholeHere(*r)}
@@ -363,23 +374,39 @@ func (a *asking) acquire(ctx context.Context, tier *durable.Lineage, term string
 		if err != nil {
 			return "", err
 		}
-		if !verdict.Dead {
-			return "", &SilentError{durable.OwnedError{Name: a.l.record.Name, Owner: *seen.Owner, Epoch: seen.Epoch}, verdict}
+		if result = claimTaken; !verdict.Dead {
+			result = claimHanded
+			ok, why, err := a.yielded(ctx, seen.Head)
+			if err != nil {
+				return "", err
+			}
+			if !ok {
+				return "", &SilentError{durable.OwnedError{Name: a.l.record.Name, Owner: *seen.Owner, Epoch: seen.Epoch}, verdict, why}
+			}
 		}
-		result = claimTaken
 	}
-	if err := a.keep(func(r *record) { r.Claiming = true }); err != nil {
+	err = a.keep(func(r *record) {
+		if r.Claiming = true; result == claimHanded && r.Received != nil {
+			got := *r.Received
+			got.Head = seen.Epoch
+			r.Received = &got
+		}
+	})
+	if err != nil {
 		return "", err
 	}
 	a.mu.Lock()
 	a.l.tried = time.Now()
 	a.mu.Unlock()
-	head, err := tier.Take(ctx, seen, durable.Claim{TakeOver: result == claimTaken, Above: above})
+	head, err := tier.Take(ctx, seen, durable.Claim{TakeOver: result == claimTaken || result == claimHanded, Above: above})
 	if errors.Is(err, durable.ErrMoved) {
 		err = errors.Join(err, a.keep(func(r *record) { r.Claiming = false }))
 	}
 	if err != nil {
 		return "", err
+	}
+	if result == claimHanded {
+		a.told(seen.Head)
 	}
 	return result, a.keep(func(r *record) { a.taken(r, seen.Head, head, mine, term) })
 }
@@ -397,12 +424,15 @@ func (a *asking) taken(r *record, before, now durable.Head, mine bool, term stri
 		ans.Whole = before.State == durable.Asleep || mine && a.wholeHere(*r)
 	case mine: // this node's, and it doesn't know of what
 		r.Since, ans.Whole = now.Epoch, false
+	case r.follows(now.Epoch) && before.Owner != nil: // handed over, with all that it is
+		r.Since, ans.Whole, ans.Former = r.Received.Epoch, true, before.Owner.Node
 	default:
 		r.Since, ans.Whole = now.Epoch, before.State == durable.Asleep && before.Owner == nil
 		if ans.Former = before.Last; before.Owner != nil {
 			ans.Former = before.Owner.Node
 		}
 	}
+	r.countReceived(now)
 	r.forgetClaim()
 	r.Claim, r.Epoch, r.Term, r.Answer, r.Place = now.Owner.Claim, now.Epoch, term, &ans, a.place
 	r.Gone, r.Destroyed = time.Time{}, time.Time{}
@@ -439,6 +469,10 @@ func (u *Uploader) keepRecord(l *lineage, change func(r *record)) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	change(&l.record)
+	if got := l.record.Received; got != nil && got.Counts && l.takeInAt.IsZero() {
+		l.takeInAt = time.Now().Add(takeInAfter)
+		u.wake()
+	}
 	return nil
 }
 
@@ -475,6 +509,9 @@ func (a *asking) right() Right {
 		out.Whole = true
 	case r.Answer != nil && (unchanged || a.sleeps(r)): // asleep without a newer snapshot: it has not come to run
 		out.Former, out.Whole = r.Answer.Former, r.Answer.Whole
+	}
+	if got := r.Received; got != nil && got.Counts && !got.in(a.local.Sequence, a.local.Epoch) {
+		out.Received, out.From = a.receivedDir(r.Name), got.From
 	}
 	return out
 }

@@ -137,7 +137,7 @@ func (m *machine) container(id, identity string) *copyOf {
 	c.lock = f
 	m.set(func() { m.states[identity] = "created" })
 	if s, err := newest(dir); err == nil {
-		c.local = Local{s.Sequence(), s.Manifest().Epoch}
+		c.local = Local{Sequence: s.Sequence(), Epoch: s.Manifest().Epoch}
 	}
 	m.t.Cleanup(c.gone)
 	return c
@@ -181,7 +181,7 @@ func (c *copyOf) runs() {
 func (c *copyOf) localHead(state snapshot.State, sequence uint64) {
 	c.t.Helper()
 	c.document(filepath.Join(c.dir(), "head.json"), "hibernate.head", snapshot.Head{
-		State: state, Sequence: sequence, Epoch: c.right.Epoch, Time: time.Now().UTC(), Namespace: "default", ID: c.id, Identity: c.identity, Lineage: lineageOf(c.dir()),
+		State: state, Sequence: sequence, Epoch: c.right.Epoch, Time: time.Now().UTC(), Namespace: "default", ID: c.id, Identity: c.identity, Lineage: lineageOf(c.identity),
 	})
 }
 
@@ -196,13 +196,13 @@ func (c *copyOf) falls(sequence uint64, pages []byte) {
 
 func (c *copyOf) snapshotAt(sequence uint64, pages []byte) {
 	c.t.Helper()
-	m := snapshot.Manifest{Sequence: sequence, Epoch: c.right.Epoch, Namespace: "default", ID: c.id, Identity: c.identity, Lineage: lineageOf(c.dir()), Created: time.Now().UTC()}
+	m := snapshot.Manifest{Sequence: sequence, Epoch: c.right.Epoch, Namespace: "default", ID: c.id, Identity: c.identity, Lineage: lineageOf(c.identity), Created: time.Now().UTC()}
 	c.writeSnapshot(filepath.Join(c.dir(), strconv.FormatUint(sequence, 10)), m, pages)
 	c.localHead(snapshot.Asleep, sequence)
 	if c.local.Sequence != 0 && c.local.Sequence != sequence {
 		c.must(os.RemoveAll(filepath.Join(c.dir(), strconv.FormatUint(c.local.Sequence, 10))))
 	}
-	c.local = Local{sequence, c.right.Epoch}
+	c.local = Local{Sequence: sequence, Epoch: c.right.Epoch}
 }
 
 // gone ends the shim; what is in the directory stays.
@@ -333,7 +333,7 @@ func TestTakeOver(t *testing.T) {
 	if got := ca.sequences(ca.storeName()); !slices.Equal(got, []uint64{2, 1}) || ca.storeHead().Generations[0].Epoch != 3 {
 		t.Errorf("what was overtaken is committed: %v", got)
 	}
-	ca.local = Local{2, 3} // as it was restored
+	ca.local = Local{Sequence: 2, Epoch: 3} // as it was restored
 	ca.falls(3, memory(5, 4))
 	ca.released()
 	if got := ca.sequences(ca.storeName()); got[0] != 3 {
@@ -622,7 +622,7 @@ func TestClaimRefused(t *testing.T) {
 	if _, err := b.other(d.storeName()).Acquire(t.Context(), durable.Claim{}); err != nil {
 		t.Fatal(err)
 	}
-	d.local = Local{3, 5}
+	d.local = Local{Sequence: 3, Epoch: 5}
 	b.set(func() { b.dead["node-2"] = true })
 	if _, err := d.claim(); !errors.Is(err, durable.ErrRolledBack) {
 		t.Errorf("a head that is older than the node's snapshot: %v", err)
@@ -636,7 +636,7 @@ func TestClaimRefused(t *testing.T) {
 	_, err := tier.Acquire(t.Context(), durable.Claim{TakeOver: true})
 	b.must(errors.Join(err, tier.Destroy(t.Context())))
 	b.lease("b-2")
-	gone.local = Local{1, 1}
+	gone.local = Local{Sequence: 1, Epoch: 1}
 	if _, err := gone.claim(); !errors.Is(err, durable.ErrDestroyed) {
 		t.Errorf("%v", err)
 	}
@@ -726,6 +726,8 @@ func TestOvertakenIsNotCommitted(t *testing.T) {
 	if r, err := ca.claim(); err != nil || r.Epoch != 4 || r.Whole || r.Former != "b" {
 		t.Fatalf("%+v, %v", r, err)
 	}
+	// ErrFenced where the upload was begun under the claim that is over, before the new one; ErrOvertaken where it was begun after it. Which of
+	// both it is, the uploader's start decides: neither commits.
 	a.eventually("it is told that it can't be uploaded", func() bool {
 		c, ok := a.d.Copies(key("ca"))
 		return ok && (errors.Is(c.Err, ErrOvertaken) || errors.Is(c.Err, durable.ErrFenced)) && c.Final

@@ -23,8 +23,10 @@ func (u *Uploader) upload(ctx context.Context, l *lineage) {
 	ctx = urgent(ctx, &l.hurry)
 	result, err := u.send(ctx, l)
 	took := time.Since(began)
-	if err != nil && errors.Is(context.Cause(ctx), errReplaced) {
-		err = errReplaced
+	for _, cause := range []error{errReplaced, errYielded} {
+		if err != nil && errors.Is(context.Cause(ctx), cause) {
+			err = cause
+		}
 	}
 	log := u.opts.Log.With("workload", l.record.Namespace+"/"+l.record.ID, "name", l.record.Name)
 	switch {
@@ -37,6 +39,9 @@ func (u *Uploader) upload(ctx context.Context, l *lineage) {
 			log.Warn("objects of an earlier snapshot are gone or wrong, and were uploaded anew: hibernatectl snapshots verify tells which of the others can be restored",
 				"objects", len(result.Damaged), "first", result.Damaged[0])
 		}
+	case errors.Is(err, errYielded):
+		u.opts.Meter.Uploaded("replaced", 0, 0, took)
+		log.Info("an upload was put off", "reason", err)
 	case err != nil && ctx.Err() != nil && !errors.Is(err, errReplaced):
 		return
 	case errors.Is(err, errNothing):
@@ -64,7 +69,7 @@ func (u *Uploader) settle(l *lineage, g durable.Generation, err error) {
 		}
 	case errors.Is(err, errNothing):
 		l.since, l.err = time.Time{}, nil
-	case errors.Is(err, errReplaced):
+	case errors.Is(err, errReplaced), errors.Is(err, errYielded):
 		l.next = time.Time{}
 	default:
 		l.failures++
@@ -105,11 +110,12 @@ func (u *Uploader) send(ctx context.Context, l *lineage) (durable.Result, error)
 	m := s.Manifest()
 	u.mu.Lock()
 	known, there := l.record.Lineage, l.record.Place == u.place && s.Sequence() <= l.record.Sequence
+	handed := s.Sequence() <= l.record.Handed
 	stale := l.record.Identity != "" && l.record.Place == u.place && m.Epoch < l.record.Since
 	l.sending = s.Sequence()
 	u.mu.Unlock()
-	if m.Lineage != known {
-		return durable.Result{}, errNothing // somebody else's, by the same name
+	if m.Lineage != known || handed {
+		return durable.Result{}, errNothing // somebody else's, by the same name, or to be uploaded by another node
 	}
 	if there {
 		return durable.Result{}, nil

@@ -44,6 +44,8 @@ type Options struct {
 	Fence       Fence
 	Shims       Shims
 	Relaxed     bool
+	// Peers are the other nodes' daemons; nil: they aren't asked.
+	Peers Peers
 	// releaseWithin bounds the requests of a release, which a Claim may wait for. Default 5 s.
 	releaseWithin time.Duration
 	Meter         Meter // default: none
@@ -60,8 +62,8 @@ type Meter interface {
 	Collected(objects int, bytes int64)
 	// Expired takes what delete-after has ended: a sleeper, or the snapshots in the store of a workload that is gone.
 	Expired(what string)
-	// Claimed takes a request for the right to run a workload with an identity: held, confirmed, new, taken-over, unconfirmed; owned, no-store,
-	// failed.
+	// Claimed takes a request for the right to run a workload with an identity: held, confirmed, new, taken-over, handed-over, unconfirmed; owned,
+	// no-store, failed.
 	Claimed(result string)
 	// Released takes a right that was given up, and Fenced one that another node has taken.
 	Released()
@@ -108,6 +110,8 @@ type Uploader struct {
 	poke  chan struct{} // something is to be looked at
 
 	leftover *leftover
+
+	receiving sync.WaitGroup // what comes from other nodes
 
 	saving sync.Mutex // one record is written at a time; held before mu
 
@@ -166,11 +170,13 @@ func (u *Uploader) wake() {
 func (u *Uploader) Run(ctx context.Context) {
 	var work sync.WaitGroup
 	defer u.closeStore()
+	defer u.receiving.Wait()
 	defer u.cancel()
 	defer work.Wait()
 	// Never stopped: ctx tells this function before it tells that one, which would then never run.
 	_ = context.AfterFunc(ctx, func() { time.AfterFunc(endGrace, u.cancel) })
 	u.remember()
+	u.clearReceived()
 	close(u.ready)
 	u.scan()
 	work.Go(func() { u.open(ctx) })
@@ -203,6 +209,12 @@ func (u *Uploader) remember() {
 		}
 		if r.Overtaken != "" {
 			l.stopAt = time.Now()
+		}
+		if r.Received != nil {
+			l.takeInAt = time.Now()
+		}
+		if r.Yielded != nil {
+			l.yieldAt = time.Now()
 		}
 		u.lineages[r.Name] = l
 	}
@@ -365,7 +377,11 @@ func (u *Uploader) rightsDueLocked(l *lineage, term string, now time.Time) func(
 	case l.record.Identity == "" || u.opts.Fence == nil:
 	case !l.stopAt.IsZero() && !l.stopAt.After(now):
 		return u.stop
+	case !l.takeInAt.IsZero() && !l.takeInAt.After(now):
+		return u.takeIn
 	case u.store == nil || l.record.Place != u.place:
+	case !l.yieldAt.IsZero() && !l.yieldAt.After(now):
+		return u.settleYield
 	case term != "" && l.unconfirmed(term) && !l.confirmNext.After(now):
 		return u.confirm
 	case !l.restAt.IsZero() && !l.restAt.After(now) && !l.pending():
@@ -388,7 +404,7 @@ func (u *Uploader) termNow() string {
 // nextLocked chooses the upload that the store has been without for longest, or else a collection.
 func (u *Uploader) nextLocked(now time.Time) (best *lineage, job func(context.Context, *lineage)) {
 	for _, l := range u.lineages {
-		if !l.busy && l.pending() && !l.next.After(now) && (best == nil || l.since.Before(best.since)) {
+		if !l.busy && l.pending() && !l.next.After(now) && !l.heldBack.After(now) && (best == nil || l.since.Before(best.since)) {
 			best, job = l, u.upload
 		}
 	}
@@ -412,7 +428,7 @@ func (u *Uploader) nextLocked(now time.Time) (best *lineage, job func(context.Co
 func (u *Uploader) untilNextLocked(now time.Time) time.Duration {
 	wait := time.Hour
 	for _, l := range u.lineages {
-		for _, at := range []time.Time{l.stopAt, l.restAt, l.confirmNext} {
+		for _, at := range []time.Time{l.stopAt, l.restAt, l.confirmNext, l.takeInAt, l.yieldAt} {
 			if !l.minding && l.record.Identity != "" && at.After(now) {
 				wait = min(wait, at.Sub(now))
 			}
@@ -420,8 +436,8 @@ func (u *Uploader) untilNextLocked(now time.Time) time.Duration {
 		if l.busy {
 			continue
 		}
-		if l.pending() && l.next.After(now) {
-			wait = min(wait, l.next.Sub(now))
+		if at := later(l.next, l.heldBack); l.pending() && at.After(now) {
+			wait = min(wait, at.Sub(now))
 		}
 		if !l.collectAt.IsZero() && l.collectAt.After(now) {
 			wait = min(wait, l.collectAt.Sub(now))
@@ -431,4 +447,11 @@ func (u *Uploader) untilNextLocked(now time.Time) time.Duration {
 		}
 	}
 	return wait
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }

@@ -7,66 +7,86 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/containernetworking/plugins/pkg/ns"
+	"golang.org/x/sys/unix"
 
 	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
 	"github.com/hibernate-runtime/hibernate/integration/harness"
 )
 
 var moveSet = set{file: "bench-move.jsonl", load: flatLoad, prepare: startStore, parts: []part{
+	{"peer", measurePeerMoves},
 	{"move", measureMoves},
 	{"dirty", measureDirtyMoves},
+	{"cold", measureColdMoves},
+	{"four", measureFourMoves},
 	{"fork", measureForks},
 }}
 
 // A movePlan says how much is measured of workloads that go elsewhere, or are multiplied.
 type movePlan struct {
-	runs  int // moves of 128 MiB
+	runs  int // moves of 128 MiB, from node to node, and as many by the store
 	dirty int // moves with 1 GiB written
+	cold  int // moves whose snapshot is not in memory
+	four  int // rounds of four moves at once
 	forks int // rounds, each of forkCount children
 }
 
 // twoNodes is two nodes that share the bench's store: the bench's own, and another.
 type twoNodes struct {
-	nodes   [2]*harness.World
-	clients [2]*client
-	stop    []func() error
+	nodes [2]*harness.World
+	stop  []func() error
 }
 
-// newTwoNodes makes the second node.
-func newTwoNodes(ctx context.Context, b *bench) (_ *twoNodes, err error) {
+// Where the nodes answer each other: each address leads to the same node from both.
+const peerA, peerB = "127.0.0.1:9477", "127.0.0.1:9478"
+
+// pairs counts those that were made: each second node has a name of its own, since it has a data directory of its own.
+var pairs int
+
+// newTwoNodes makes the second node. With peers they ask each other.
+func newTwoNodes(ctx context.Context, b *bench, peers bool) (_ *twoNodes, err error) {
 	p := &twoNodes{nodes: [2]*harness.World{b.world}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.close())
 		}
 	}()
-	if err := b.useStore(ctx, map[string]string{"node-name": `"node-a"`}); err != nil {
+	pairs++
+	here := map[string]string{"node-name": `"node-a"`}
+	there := map[string]string{
+		"mode": `"manual"`, "load": fmt.Sprintf("%q", flatLoad), "node-name": fmt.Sprintf("%q", fmt.Sprint("node-b", pairs)),
+		"store": fmt.Sprintf("%q", b.bucket.url), "store-key-file": fmt.Sprintf("%q", b.bucket.key),
+	}
+	if peers {
+		here["peer-address"], there["peer-address"] = fmt.Sprintf("%q", peerA), fmt.Sprintf("%q", peerB)
+	}
+	if err := b.useStore(ctx, here); err != nil {
 		return nil, err
 	}
-	other, err := harness.Start(ctx, harness.Options{Daemon: true, Namespace: b.world.Namespace, Settings: map[string]string{
-		"mode": `"manual"`, "load": fmt.Sprintf("%q", flatLoad), "node-name": `"node-b"`,
-		"store": fmt.Sprintf("%q", b.bucket.url), "store-key-file": fmt.Sprintf("%q", b.bucket.key),
-	}})
+	other, err := harness.Start(ctx, harness.Options{Daemon: true, Namespace: b.world.Namespace, Settings: there})
 	if err != nil {
 		return nil, err
 	}
 	p.nodes[1] = other
 	p.stop = append(p.stop, other.Close)
-	stop, err := relay(ctx, other, b.world, b.bucket.address)
-	if err != nil {
-		return nil, err
-	}
-	p.stop = append(p.stop, stop)
-	for i, w := range p.nodes {
-		if err := w.Import(ctx, image); err != nil {
+	for _, way := range []struct {
+		from, to *harness.World
+		address  string
+	}{{other, b.world, b.bucket.address}, {other, b.world, peerA}, {b.world, other, peerB}} {
+		stop, err := relay(ctx, way.from, way.to, way.address)
+		if err != nil {
 			return nil, err
 		}
-		if p.clients[i], err = newClient(w.EnterClient); err != nil {
+		p.stop = append(p.stop, stop)
+	}
+	for _, w := range p.nodes {
+		if err := w.Import(ctx, image); err != nil {
 			return nil, err
 		}
 	}
@@ -74,11 +94,6 @@ func newTwoNodes(ctx context.Context, b *bench) (_ *twoNodes, err error) {
 }
 
 func (p *twoNodes) close() (err error) {
-	for _, c := range p.clients {
-		if c != nil {
-			c.close()
-		}
-	}
 	if other := p.nodes[1]; other != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
@@ -140,6 +155,7 @@ type mover struct {
 	at       int // the node where it is
 	round    int
 	pod      [2]harness.Pod
+	clients  [2]*client
 	state    []string // what it must answer wherever it is
 	counter  int
 }
@@ -149,6 +165,12 @@ var movedState = []string{"/pid", "/memory/sha256", "/file/sha256?name=open", "/
 
 func newMover(ctx context.Context, p *twoNodes, identity string, mib int) (*mover, error) {
 	m := &mover{twoNodes: p, identity: identity, mib: mib}
+	for i, w := range p.nodes {
+		var err error
+		if m.clients[i], err = newClient(w.EnterClient); err != nil {
+			return nil, err
+		}
+	}
 	if err := m.start(ctx, 0); err != nil {
 		return nil, err
 	}
@@ -301,13 +323,16 @@ func (m *mover) woken(ctx context.Context) (*shimv1.Transition, error) {
 }
 
 func (m *mover) remove(ctx context.Context) error {
+	for _, c := range m.clients {
+		c.close()
+	}
 	w := m.nodes[m.at]
 	return errors.Join(w.Remove(ctx, m.id(m.at)), w.RemovePod(ctx, m.pod[m.at]))
 }
 
-// measureMoves measures from the signal to the source to the first answer at the target.
-func measureMoves(ctx context.Context, b *bench) error {
-	answered, exited, restored, err := b.moves(ctx, b.plan.move.runs, 0)
+// measurePeerMoves measures from the signal to the source to the first answer at the target, from node to node.
+func measurePeerMoves(ctx context.Context, b *bench) error {
+	answered, exited, restored, err := b.moves(ctx, b.plan.move.runs, movesOf{peers: true})
 	if err != nil {
 		return err
 	}
@@ -320,9 +345,23 @@ func measureMoves(ctx context.Context, b *bench) error {
 	return nil
 }
 
-// measureDirtyMoves is the same with 1 GiB in files of the root file system.
+// measureMoves is the same by the store alone.
+func measureMoves(ctx context.Context, b *bench) error {
+	answered, exited, restored, err := b.moves(ctx, b.plan.move.runs, movesOf{})
+	if err != nil {
+		return err
+	}
+	n := len(answered)
+	b.add("move_store_median_ms/128", answered.median(), "ms", "", n)
+	b.add("move_store_p95_ms/128", answered.quantile(0.95), "ms", "", n)
+	b.add("move_store_exit_ms_p50/128", exited.median(), "ms", "", n)
+	b.add("move_store_wake_ms_p50/128", restored.median(), "ms", "", n)
+	return nil
+}
+
+// measureDirtyMoves has 1 GiB in files of the root file system.
 func measureDirtyMoves(ctx context.Context, b *bench) error {
-	answered, _, _, err := b.moves(ctx, b.plan.move.dirty, 1024)
+	answered, _, _, err := b.moves(ctx, b.plan.move.dirty, movesOf{peers: true, files: 1024})
 	if err != nil {
 		return err
 	}
@@ -330,31 +369,92 @@ func measureDirtyMoves(ctx context.Context, b *bench) error {
 	return nil
 }
 
-// moves moves one workload to and fro, after files of so many MiB were written.
-func (b *bench) moves(ctx context.Context, runs, files int) (answered, exited, restored samples, err error) {
-	p, err := newTwoNodes(ctx, b)
+// measureColdMoves has nothing of the node's files be in memory when the signal comes.
+func measureColdMoves(ctx context.Context, b *bench) error {
+	answered, _, _, err := b.moves(ctx, b.plan.move.cold, movesOf{peers: true, cold: true})
+	if err != nil {
+		return err
+	}
+	b.add("move_cold_ms/128", answered.median(), "ms", "", len(answered))
+	return nil
+}
+
+// measureFourMoves moves four at once, and takes the last one's answer.
+func measureFourMoves(ctx context.Context, b *bench) error {
+	answered, _, _, err := b.moves(ctx, b.plan.move.four, movesOf{peers: true, at: 4})
+	if err != nil {
+		return err
+	}
+	b.add("move_four_ms/128", answered.median(), "ms", "", len(answered))
+	return nil
+}
+
+// movesOf says what is moved, and how.
+type movesOf struct {
+	peers bool // from node to node
+	files int  // MiB that were written
+	cold  bool // the page cache is dropped before each
+	at    int  // workloads at once; 0: one
+}
+
+// moves moves workloads to and fro. Of several at once the slowest one counts.
+func (b *bench) moves(ctx context.Context, runs int, of movesOf) (answered, exited, restored samples, err error) {
+	p, err := newTwoNodes(ctx, b, of.peers)
 	if err != nil {
 		return nil, nil, nil, err
 	}
 	defer func() { err = errors.Join(err, p.close()) }()
-	m, err := newMover(ctx, p, fmt.Sprint("mover", files), tailSize)
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	defer func() { err = errors.Join(err, m.remove(context.WithoutCancel(ctx))) }()
-	if files > 0 {
-		if _, err := m.get(ctx, "POST", fmt.Sprint("/write?path=/written&mib=", files)); err != nil {
-			return nil, nil, nil, err
-		}
-	}
-	for range runs {
-		v, err := m.move(ctx)
+	var all []*mover
+	for i := range max(1, of.at) {
+		m, err := newMover(ctx, p, fmt.Sprintf("mover%d-%d", pairs, i), tailSize)
 		if err != nil {
 			return nil, nil, nil, err
 		}
-		answered.add(v.answered)
-		exited.add(v.exited)
-		restored.add(v.restored)
+		all = append(all, m)
+		defer func() { err = errors.Join(err, m.remove(context.WithoutCancel(ctx))) }()
+		if of.files > 0 {
+			if _, err := m.get(ctx, "POST", fmt.Sprint("/write?path=/written&mib=", of.files)); err != nil {
+				return nil, nil, nil, err
+			}
+		}
+	}
+	for range runs {
+		if of.cold {
+			if err := dropCaches(); err != nil {
+				return nil, nil, nil, err
+			}
+		}
+		slowest, err := moveAll(ctx, all)
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		answered.add(slowest.answered)
+		exited.add(slowest.exited)
+		restored.add(slowest.restored)
 	}
 	return answered, exited, restored, nil
+}
+
+// moveAll moves all of them at once.
+func moveAll(ctx context.Context, all []*mover) (slowest move, err error) {
+	var mu sync.Mutex // guards slowest and err
+	var moving sync.WaitGroup
+	for _, m := range all {
+		moving.Go(func() {
+			v, merr := m.move(ctx)
+			mu.Lock()
+			defer mu.Unlock()
+			if err = errors.Join(err, merr); v.answered > slowest.answered {
+				slowest = v
+			}
+		})
+	}
+	moving.Wait()
+	return slowest, err
+}
+
+// dropCaches has the kernel forget what it has of files.
+func dropCaches() error {
+	unix.Sync()
+	return os.WriteFile("/proc/sys/vm/drop_caches", []byte("1"), 0)
 }

@@ -40,7 +40,8 @@ type node struct {
 	*harness.World
 	t    *testing.T
 	name string
-	wire *wire
+	wire *wire // to the store
+	peer *wire // of the other node, to this one's daemon; nil: there is none
 }
 
 // pair makes two nodes with one store. settings are theirs besides.
@@ -63,18 +64,41 @@ func pair(t *testing.T, settings map[string]string) (a, b *node) {
 		}
 		w := harness.New(t, harness.Options{Daemon: true, Namespace: namespace, Settings: all})
 		namespace = w.Namespace
-		n := &node{World: w, t: t, name: name, wire: newWire(t, w, strings.TrimPrefix(gw.Endpoint, "http://"))}
+		n := &node{World: w, t: t, name: name, wire: newWire(t, w, dialer(strings.TrimPrefix(gw.Endpoint, "http://")))}
 		q := url.Values{"endpoint": {"http://" + n.wire.address}, "region": {"us-east-1"}}
-		f, err := os.OpenFile(w.ConfigFile(), os.O_APPEND|os.O_WRONLY, 0)
-		n.must(err)
-		_, err = fmt.Fprintf(f, "store = %q\nstore-key-file = %q\nstore-credentials = %q\n", "s3://"+bucket+"/snapshots?"+q.Encode(), key, gw.Credentials)
-		n.must(errors.Join(err, f.Close()))
+		n.configure("store = %q\nstore-key-file = %q\nstore-credentials = %q\n", "s3://"+bucket+"/snapshots?"+q.Encode(), key, gw.Credentials)
 		t.Cleanup(n.forget)
 		n.must(w.Daemon.Stop(n.context()))
 		n.must(w.Daemon.Start(n.context()))
 		return n
 	}
 	return start("node-a"), start("node-b")
+}
+
+// peers makes two nodes with one store that ask each other.
+func peers(t *testing.T, settings map[string]string) (a, b *node) {
+	t.Helper()
+	const listens = "127.0.0.1:9477"
+	a, b = pair(t, settings)
+	for _, n := range []*node{a, b} {
+		other := a
+		if n == a {
+			other = b
+		}
+		n.peer = newWire(t, other.World, func() (net.Conn, error) { return n.DialNode(context.Background(), "tcp", listens) })
+		n.configure("peer-address = %q\npeer-advertise = %q\n", listens, n.peer.address)
+		n.again()
+	}
+	return a, b
+}
+
+// configure adds to the configuration.
+func (n *node) configure(format string, args ...any) {
+	n.t.Helper()
+	f, err := os.OpenFile(n.ConfigFile(), os.O_APPEND|os.O_WRONLY, 0)
+	n.must(err)
+	_, err = fmt.Fprintf(f, format, args...)
+	n.must(errors.Join(err, f.Close()))
 }
 
 // forget removes what workloads with an identity leave, and what the daemon remembers.
@@ -202,19 +226,56 @@ func (n *node) stored(s *known.Server, sequence int) {
 	known.Eventually(n.t, want, func() bool { return strings.Contains(n.ctl("inspect", s.ID), want) })
 }
 
-// wire is a node's way to the store. It can be cut.
+// wire is a way from a node to somewhere. It can be cut.
 type wire struct {
-	address, target string
+	address string
 
 	mu    sync.Mutex // guards the fields below
+	dial  func() (net.Conn, error)
 	cut   bool
 	conns []net.Conn
+	left  int    // bytes that come back until then is called
+	then  func() // once; nil: nothing is
+}
+
+// dialer connects to an address of this process's network.
+func dialer(address string) func() (net.Conn, error) {
+	return func() (net.Conn, error) { return net.DialTimeout("tcp", address, limit) }
+}
+
+// leads has the wire lead somewhere else. It returns the way back.
+func (r *wire) leads(dial func() (net.Conn, error)) (back func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before := r.dial
+	r.dial = dial
+	return func() { r.leads(before) }
+}
+
+// after has then be called once so many bytes have come back, which wait for that.
+func (r *wire) after(bytes int, then func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.left, r.then = bytes, then
+}
+
+// came counts bytes that come back.
+func (r *wire) came(n int) {
+	r.mu.Lock()
+	then := r.then
+	if r.left -= n; then == nil || r.left > 0 {
+		r.mu.Unlock()
+		return
+	}
+	r.then = nil
+	r.mu.Unlock()
+	then()
 }
 
 // newWire listens in the world until the test ends.
-func newWire(t *testing.T, w *harness.World, target string) *wire {
+func newWire(t *testing.T, w *harness.World, dial func() (net.Conn, error)) *wire {
 	t.Helper()
-	r := &wire{target: target}
+	r := &wire{dial: dial}
 	var l net.Listener
 	err := ns.WithNetNSPath(w.NodeNetNS(), func(ns.NetNS) (err error) { // a socket stays in the namespace of the thread that made it
 		l, err = net.Listen("tcp", "127.0.0.1:0")
@@ -257,21 +318,27 @@ func (r *wire) set(cut bool) {
 
 func (r *wire) serve(c net.Conn) {
 	defer c.Close()
-	server, err := net.DialTimeout("tcp", r.target, limit)
+	r.mu.Lock()
+	cut, dial := r.cut, r.dial
+	r.mu.Unlock()
+	if cut {
+		return
+	}
+	server, err := dial()
 	if err != nil {
 		return
 	}
 	defer server.Close()
 	r.mu.Lock()
-	cut := r.cut
+	cut = r.cut
 	r.conns = append(r.conns, c, server)
 	r.mu.Unlock()
 	if cut {
 		return
 	}
 	done := make(chan struct{})
-	go func() { defer close(done); copyAll(server, c) }()
-	copyAll(c, server)
+	go func() { defer close(done); copyAll(server, c, func(int) {}) }()
+	copyAll(c, server, r.came)
 	<-done
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -279,11 +346,12 @@ func (r *wire) serve(c net.Conn) {
 }
 
 // copyAll copies until one of them is closed, and closes both.
-func copyAll(to, from net.Conn) {
+func copyAll(to, from net.Conn, came func(int)) {
 	buffer := make([]byte, 64<<10)
 	for {
 		n, err := from.Read(buffer)
 		if n > 0 {
+			came(n)
 			if _, werr := to.Write(buffer[:n]); werr != nil {
 				break
 			}

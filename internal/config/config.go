@@ -199,6 +199,8 @@ type Config struct {
 	NodeName                  string // "": the host's
 	Fencing                   Fencing
 	TakeoverAfter             time.Duration
+	PeerAddress               string // "": off
+	PeerAdvertise             string // "": PeerAddress
 
 	sources map[string]string
 }

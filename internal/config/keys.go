@@ -16,7 +16,7 @@ const (
 func Keys() []Key { return table() }
 
 var table = sync.OnceValue(func() []Key {
-	return slices.Concat(nodeKeys(), runtimeKeys(), workloadKeys(), identityKeys(), holdKeys(), probeKeys(), hookKeys(), volumeKeys(), daemonKeys(), admissionKeys(), storeKeys())
+	return slices.Concat(nodeKeys(), runtimeKeys(), workloadKeys(), identityKeys(), holdKeys(), probeKeys(), hookKeys(), volumeKeys(), daemonKeys(), admissionKeys(), storeKeys(), peerKeys())
 })
 
 func nodeKeys() []Key {

@@ -163,6 +163,7 @@ func (c *Config) CheckStore() error {
 			{"store-key-file", c.StoreKeyFile != ""}, {"store-key-command", len(c.StoreKeyCommand) > 0},
 			{"store-insecure-plaintext", c.StoreInsecurePlaintext}, {"store-credentials", c.StoreCredentials != ""}, {"store-ca", c.StoreCA != ""},
 			{"store-older-keys", len(c.StoreOlderKeys) > 0}, {"store-quota", c.StoreQuota != 0},
+			{"peer-address", c.PeerAddress != ""}, {"peer-advertise", c.PeerAdvertise != ""},
 		} {
 			if k.set {
 				wrong(k.name, "there is no store: set store to its URL, or take this key out")
@@ -172,6 +173,9 @@ func (c *Config) CheckStore() error {
 	}
 	if c.StoreKeyFile != "" && len(c.StoreKeyCommand) > 0 {
 		wrong("store-key-file", "store-key-command is set, too: take out the one that the store's snapshots are not wrapped with")
+	}
+	if c.PeerAdvertise != "" && c.PeerAddress == "" {
+		wrong("peer-advertise", "there is no peer-address: set that, or take this key out")
 	}
 	if c.StoreInsecurePlaintext && keyed {
 		wrong("store-insecure-plaintext", "a key is set, too: take one of them out")

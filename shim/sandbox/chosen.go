@@ -56,6 +56,14 @@ func (w *Workload) restoreChosen(t *transition) (woken, error) {
 	defer func() { open.close() }()
 	w.heedRight(&view)
 	for {
+		if taken, err := w.takeIn(t.ctx); err != nil {
+			return woken{}, err
+		} else if taken {
+			if s, view, err = w.surveyLocal(t); err != nil {
+				return woken{}, err
+			}
+			w.heedRight(&view)
+		}
 		c := view.choose()
 		t.older = c.older
 		if (c.ask || c.sequence != 0) && !w.hasRight() { // the store is another node's until then
@@ -328,7 +336,7 @@ func (w *Workload) overtakes(view survey) func() bool {
 	return func() bool {
 		now := view
 		w.heedRight(&now)
-		return !now.here || now.ranOn != ""
+		return w.hasReceived() || !now.here || now.ranOn != ""
 	}
 }
 
@@ -352,7 +360,9 @@ func (w *Workload) settled(t *transition, view survey, c choice, detail string) 
 		r.outcome = restoredOlder
 		t.remark(why)
 	}
-	if !c.local {
+	if c.local {
+		w.tellOrigin(t, from)
+	} else {
 		t.remark(fmt.Sprintf("snapshot %d came from the store", from))
 		w.passOver(view, from)
 	}

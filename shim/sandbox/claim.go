@@ -21,13 +21,14 @@ import (
 
 // right is the daemon's answer that the workload may run here.
 type right struct {
-	alone  bool   // there is no store to ask: the identity is the node's own
-	epoch  uint64 // what it runs under
-	stored []version
-	former string // node whose claim was over
-	whole  bool   // the newest snapshot is all of the workload
-	leased bool   // it ends with the node's lease:
-	lease  rights.Lease
+	alone          bool   // there is no store to ask: the identity is the node's own
+	epoch          uint64 // what it runs under
+	stored         []version
+	former         string // node whose claim was over
+	received, from string // where a snapshot is that node from has sent; "": none, or it is taken in
+	whole          bool   // the newest snapshot is all of the workload
+	leased         bool   // it ends with the node's lease:
+	lease          rights.Lease
 
 	unconfirmed bool
 }
@@ -114,6 +115,7 @@ func (w *Workload) tryClaim(ctx context.Context) (*right, error) {
 func (w *Workload) granted(a *rightsv1.ClaimResponse) (*right, error) {
 	r := &right{
 		epoch: a.GetEpoch(), former: a.GetFormer(), whole: a.GetWhole(), leased: a.GetLeased(), unconfirmed: a.GetUnconfirmed(),
+		received: a.GetReceived(), from: a.GetReceivedFrom(),
 	}
 	for _, g := range a.GetGenerations() {
 		r.stored = append(r.stored, version{g.GetEpoch(), g.GetSequence()})
@@ -218,6 +220,9 @@ func (w *Workload) mayStartCold() error {
 		return &unclaimedError{fmt.Errorf("it may not run here now: %w", err)}
 	}
 	w.take(r)
+	if r.received != "" {
+		return &unclaimedError{fmt.Errorf("its snapshot has come from node %s meanwhile: wake it again", r.from)}
+	}
 	return nil
 }
 
@@ -288,6 +293,9 @@ func (w *Workload) settleStart(ctx context.Context) (restore bool, err error) {
 	w.take(r)
 	if w.export != nil {
 		return true, nil
+	}
+	if _, err := w.takeIn(ctx); err != nil {
+		return false, fmt.Errorf("start the workload %s: %w: %w", w.identity, ErrPrecondition, err)
 	}
 	view := w.surveyHere()
 	w.heedRight(&view)

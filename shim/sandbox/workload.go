@@ -115,6 +115,7 @@ type Workload struct {
 	leases        map[string]time.Time
 	watchers      watchers
 	saved         saved
+	cameFrom      string         // node that has sent the snapshot, until a wake has told
 	waits         string         // what a wake waits for; "" when it does not
 	foreseen      *foreseen      // nil once it is used
 	mends         []*shimv1.Rung // what Status tells of, besides the ladders of wakes

@@ -2036,6 +2036,220 @@ func (x *SnapshotProgress) GetGeneration() *Generation {
 	return nil
 }
 
+type MoveRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Id            string                 `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	Node          string                 `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
+	TimeoutMs     int64                  `protobuf:"varint,4,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MoveRequest) Reset() {
+	*x = MoveRequest{}
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MoveRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MoveRequest) ProtoMessage() {}
+
+func (x *MoveRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MoveRequest.ProtoReflect.Descriptor instead.
+func (*MoveRequest) Descriptor() ([]byte, []int) {
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *MoveRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *MoveRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *MoveRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *MoveRequest) GetTimeoutMs() int64 {
+	if x != nil {
+		return x.TimeoutMs
+	}
+	return 0
+}
+
+type MoveResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A step: check, sleep, hand-over, wake.
+	Step   string `protobuf:"bytes,1,opt,name=step,proto3" json:"step,omitempty"`
+	TookMs int64  `protobuf:"varint,2,opt,name=took_ms,json=tookMs,proto3" json:"took_ms,omitempty"`
+	Detail string `protobuf:"bytes,3,opt,name=detail,proto3" json:"detail,omitempty"`
+	// In the last message alone.
+	Moved         *Moved `protobuf:"bytes,4,opt,name=moved,proto3" json:"moved,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MoveResponse) Reset() {
+	*x = MoveResponse{}
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MoveResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MoveResponse) ProtoMessage() {}
+
+func (x *MoveResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MoveResponse.ProtoReflect.Descriptor instead.
+func (*MoveResponse) Descriptor() ([]byte, []int) {
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *MoveResponse) GetStep() string {
+	if x != nil {
+		return x.Step
+	}
+	return ""
+}
+
+func (x *MoveResponse) GetTookMs() int64 {
+	if x != nil {
+		return x.TookMs
+	}
+	return 0
+}
+
+func (x *MoveResponse) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
+func (x *MoveResponse) GetMoved() *Moved {
+	if x != nil {
+		return x.Moved
+	}
+	return nil
+}
+
+type Moved struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`           // where it is now
+	Container     string                 `protobuf:"bytes,2,opt,name=container,proto3" json:"container,omitempty"` // that it goes on in there; empty: it sleeps, until one of its identity is started
+	Detail        string                 `protobuf:"bytes,3,opt,name=detail,proto3" json:"detail,omitempty"`       // why one that waits could not be woken; empty: it could, or none waits
+	Sequence      uint64                 `protobuf:"varint,4,opt,name=sequence,proto3" json:"sequence,omitempty"`  // of the snapshot that came from node to node; 0: by the store
+	Epoch         uint64                 `protobuf:"varint,5,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Moved) Reset() {
+	*x = Moved{}
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Moved) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Moved) ProtoMessage() {}
+
+func (x *Moved) ProtoReflect() protoreflect.Message {
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Moved.ProtoReflect.Descriptor instead.
+func (*Moved) Descriptor() ([]byte, []int) {
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *Moved) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Moved) GetContainer() string {
+	if x != nil {
+		return x.Container
+	}
+	return ""
+}
+
+func (x *Moved) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
+func (x *Moved) GetSequence() uint64 {
+	if x != nil {
+		return x.Sequence
+	}
+	return 0
+}
+
+func (x *Moved) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
 type RewrapSnapshotsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // as in SnapshotsRequest
@@ -2046,7 +2260,7 @@ type RewrapSnapshotsRequest struct {
 
 func (x *RewrapSnapshotsRequest) Reset() {
 	*x = RewrapSnapshotsRequest{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[29]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2058,7 +2272,7 @@ func (x *RewrapSnapshotsRequest) String() string {
 func (*RewrapSnapshotsRequest) ProtoMessage() {}
 
 func (x *RewrapSnapshotsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[29]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2071,7 +2285,7 @@ func (x *RewrapSnapshotsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RewrapSnapshotsRequest.ProtoReflect.Descriptor instead.
 func (*RewrapSnapshotsRequest) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{29}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *RewrapSnapshotsRequest) GetName() string {
@@ -2103,7 +2317,7 @@ type Rewrapped struct {
 
 func (x *Rewrapped) Reset() {
 	*x = Rewrapped{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[30]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2115,7 +2329,7 @@ func (x *Rewrapped) String() string {
 func (*Rewrapped) ProtoMessage() {}
 
 func (x *Rewrapped) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[30]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2128,7 +2342,7 @@ func (x *Rewrapped) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rewrapped.ProtoReflect.Descriptor instead.
 func (*Rewrapped) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{30}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Rewrapped) GetName() string {
@@ -2356,7 +2570,24 @@ const file_api_daemon_v1_daemon_proto_rawDesc = "" +
 	"movedBytes\x12?\n" +
 	"\n" +
 	"generation\x18\x05 \x01(\v2\x1f.hibernate.daemon.v1.GenerationR\n" +
-	"generation\"E\n" +
+	"generation\"n\n" +
+	"\vMoveRequest\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\tR\x02id\x12\x12\n" +
+	"\x04node\x18\x03 \x01(\tR\x04node\x12\x1d\n" +
+	"\n" +
+	"timeout_ms\x18\x04 \x01(\x03R\ttimeoutMs\"\x85\x01\n" +
+	"\fMoveResponse\x12\x12\n" +
+	"\x04step\x18\x01 \x01(\tR\x04step\x12\x17\n" +
+	"\atook_ms\x18\x02 \x01(\x03R\x06tookMs\x12\x16\n" +
+	"\x06detail\x18\x03 \x01(\tR\x06detail\x120\n" +
+	"\x05moved\x18\x04 \x01(\v2\x1a.hibernate.daemon.v1.MovedR\x05moved\"\x83\x01\n" +
+	"\x05Moved\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1c\n" +
+	"\tcontainer\x18\x02 \x01(\tR\tcontainer\x12\x16\n" +
+	"\x06detail\x18\x03 \x01(\tR\x06detail\x12\x1a\n" +
+	"\bsequence\x18\x04 \x01(\x04R\bsequence\x12\x14\n" +
+	"\x05epoch\x18\x05 \x01(\x04R\x05epoch\"E\n" +
 	"\x16RewrapSnapshotsRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x17\n" +
 	"\adry_run\x18\x02 \x01(\bR\x06dryRun\"\x99\x01\n" +
@@ -2367,7 +2598,7 @@ const file_api_daemon_v1_daemon_proto_rawDesc = "" +
 	"\aalready\x18\x04 \x01(\bR\aalready\x12\x14\n" +
 	"\x05error\x18\x05 \x01(\tR\x05error\x12\x12\n" +
 	"\x04left\x18\x06 \x01(\rR\x04left\x12\x10\n" +
-	"\x03end\x18\a \x01(\bR\x03end2\x8c\t\n" +
+	"\x03end\x18\a \x01(\bR\x03end2\xdb\t\n" +
 	"\x06Daemon\x12K\n" +
 	"\x04List\x12 .hibernate.daemon.v1.ListRequest\x1a!.hibernate.daemon.v1.ListResponse\x12W\n" +
 	"\bWhyAwake\x12$.hibernate.daemon.v1.WhyAwakeRequest\x1a%.hibernate.daemon.v1.WhyAwakeResponse\x12T\n" +
@@ -2379,7 +2610,8 @@ const file_api_daemon_v1_daemon_proto_rawDesc = "" +
 	"\vPinSnapshot\x12'.hibernate.daemon.v1.PinSnapshotRequest\x1a(.hibernate.daemon.v1.PinSnapshotResponse\x12i\n" +
 	"\x0eRemoveSnapshot\x12*.hibernate.daemon.v1.RemoveSnapshotRequest\x1a+.hibernate.daemon.v1.RemoveSnapshotResponse\x12e\n" +
 	"\x0eExportSnapshot\x12*.hibernate.daemon.v1.ExportSnapshotRequest\x1a%.hibernate.daemon.v1.SnapshotProgress0\x01\x12e\n" +
-	"\x0eImportSnapshot\x12*.hibernate.daemon.v1.ImportSnapshotRequest\x1a%.hibernate.daemon.v1.SnapshotProgress0\x01\x12`\n" +
+	"\x0eImportSnapshot\x12*.hibernate.daemon.v1.ImportSnapshotRequest\x1a%.hibernate.daemon.v1.SnapshotProgress0\x01\x12M\n" +
+	"\x04Move\x12 .hibernate.daemon.v1.MoveRequest\x1a!.hibernate.daemon.v1.MoveResponse0\x01\x12`\n" +
 	"\x0fRewrapSnapshots\x12+.hibernate.daemon.v1.RewrapSnapshotsRequest\x1a\x1e.hibernate.daemon.v1.Rewrapped0\x01B?Z=github.com/hibernate-runtime/hibernate/api/daemon/v1;daemonv1b\x06proto3"
 
 var (
@@ -2394,7 +2626,7 @@ func file_api_daemon_v1_daemon_proto_rawDescGZIP() []byte {
 	return file_api_daemon_v1_daemon_proto_rawDescData
 }
 
-var file_api_daemon_v1_daemon_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
+var file_api_daemon_v1_daemon_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
 var file_api_daemon_v1_daemon_proto_goTypes = []any{
 	(*ListRequest)(nil),             // 0: hibernate.daemon.v1.ListRequest
 	(*ListResponse)(nil),            // 1: hibernate.daemon.v1.ListResponse
@@ -2425,17 +2657,20 @@ var file_api_daemon_v1_daemon_proto_goTypes = []any{
 	(*ExportSnapshotRequest)(nil),   // 26: hibernate.daemon.v1.ExportSnapshotRequest
 	(*ImportSnapshotRequest)(nil),   // 27: hibernate.daemon.v1.ImportSnapshotRequest
 	(*SnapshotProgress)(nil),        // 28: hibernate.daemon.v1.SnapshotProgress
-	(*RewrapSnapshotsRequest)(nil),  // 29: hibernate.daemon.v1.RewrapSnapshotsRequest
-	(*Rewrapped)(nil),               // 30: hibernate.daemon.v1.Rewrapped
-	(*v1.StatusResponse)(nil),       // 31: hibernate.shim.v1.StatusResponse
-	(*v1.Reason)(nil),               // 32: hibernate.shim.v1.Reason
+	(*MoveRequest)(nil),             // 29: hibernate.daemon.v1.MoveRequest
+	(*MoveResponse)(nil),            // 30: hibernate.daemon.v1.MoveResponse
+	(*Moved)(nil),                   // 31: hibernate.daemon.v1.Moved
+	(*RewrapSnapshotsRequest)(nil),  // 32: hibernate.daemon.v1.RewrapSnapshotsRequest
+	(*Rewrapped)(nil),               // 33: hibernate.daemon.v1.Rewrapped
+	(*v1.StatusResponse)(nil),       // 34: hibernate.shim.v1.StatusResponse
+	(*v1.Reason)(nil),               // 35: hibernate.shim.v1.Reason
 }
 var file_api_daemon_v1_daemon_proto_depIdxs = []int32{
 	2,  // 0: hibernate.daemon.v1.ListResponse.workloads:type_name -> hibernate.daemon.v1.Workload
-	31, // 1: hibernate.daemon.v1.Workload.status:type_name -> hibernate.shim.v1.StatusResponse
+	34, // 1: hibernate.daemon.v1.Workload.status:type_name -> hibernate.shim.v1.StatusResponse
 	4,  // 2: hibernate.daemon.v1.Workload.idle:type_name -> hibernate.daemon.v1.Idle
 	3,  // 3: hibernate.daemon.v1.Workload.copies:type_name -> hibernate.daemon.v1.Copies
-	32, // 4: hibernate.daemon.v1.WhyAwakeResponse.reasons:type_name -> hibernate.shim.v1.Reason
+	35, // 4: hibernate.daemon.v1.WhyAwakeResponse.reasons:type_name -> hibernate.shim.v1.Reason
 	4,  // 5: hibernate.daemon.v1.WhyAwakeResponse.idle:type_name -> hibernate.daemon.v1.Idle
 	9,  // 6: hibernate.daemon.v1.VersionResponse.store:type_name -> hibernate.daemon.v1.StoreCondition
 	3,  // 7: hibernate.daemon.v1.Lineage.copies:type_name -> hibernate.daemon.v1.Copies
@@ -2448,35 +2683,38 @@ var file_api_daemon_v1_daemon_proto_depIdxs = []int32{
 	21, // 14: hibernate.daemon.v1.ShowSnapshotResponse.files:type_name -> hibernate.daemon.v1.SnapshotFile
 	12, // 15: hibernate.daemon.v1.PinSnapshotResponse.generation:type_name -> hibernate.daemon.v1.Generation
 	12, // 16: hibernate.daemon.v1.SnapshotProgress.generation:type_name -> hibernate.daemon.v1.Generation
-	0,  // 17: hibernate.daemon.v1.Daemon.List:input_type -> hibernate.daemon.v1.ListRequest
-	5,  // 18: hibernate.daemon.v1.Daemon.WhyAwake:input_type -> hibernate.daemon.v1.WhyAwakeRequest
-	7,  // 19: hibernate.daemon.v1.Daemon.Version:input_type -> hibernate.daemon.v1.VersionRequest
-	10, // 20: hibernate.daemon.v1.Daemon.Snapshots:input_type -> hibernate.daemon.v1.SnapshotsRequest
-	13, // 21: hibernate.daemon.v1.Daemon.VerifySnapshot:input_type -> hibernate.daemon.v1.VerifySnapshotRequest
-	15, // 22: hibernate.daemon.v1.Daemon.CollectSnapshots:input_type -> hibernate.daemon.v1.CollectSnapshotsRequest
-	18, // 23: hibernate.daemon.v1.Daemon.ShowSnapshot:input_type -> hibernate.daemon.v1.ShowSnapshotRequest
-	22, // 24: hibernate.daemon.v1.Daemon.PinSnapshot:input_type -> hibernate.daemon.v1.PinSnapshotRequest
-	24, // 25: hibernate.daemon.v1.Daemon.RemoveSnapshot:input_type -> hibernate.daemon.v1.RemoveSnapshotRequest
-	26, // 26: hibernate.daemon.v1.Daemon.ExportSnapshot:input_type -> hibernate.daemon.v1.ExportSnapshotRequest
-	27, // 27: hibernate.daemon.v1.Daemon.ImportSnapshot:input_type -> hibernate.daemon.v1.ImportSnapshotRequest
-	29, // 28: hibernate.daemon.v1.Daemon.RewrapSnapshots:input_type -> hibernate.daemon.v1.RewrapSnapshotsRequest
-	1,  // 29: hibernate.daemon.v1.Daemon.List:output_type -> hibernate.daemon.v1.ListResponse
-	6,  // 30: hibernate.daemon.v1.Daemon.WhyAwake:output_type -> hibernate.daemon.v1.WhyAwakeResponse
-	8,  // 31: hibernate.daemon.v1.Daemon.Version:output_type -> hibernate.daemon.v1.VersionResponse
-	11, // 32: hibernate.daemon.v1.Daemon.Snapshots:output_type -> hibernate.daemon.v1.Lineage
-	14, // 33: hibernate.daemon.v1.Daemon.VerifySnapshot:output_type -> hibernate.daemon.v1.VerifySnapshotResponse
-	16, // 34: hibernate.daemon.v1.Daemon.CollectSnapshots:output_type -> hibernate.daemon.v1.Collection
-	19, // 35: hibernate.daemon.v1.Daemon.ShowSnapshot:output_type -> hibernate.daemon.v1.ShowSnapshotResponse
-	23, // 36: hibernate.daemon.v1.Daemon.PinSnapshot:output_type -> hibernate.daemon.v1.PinSnapshotResponse
-	25, // 37: hibernate.daemon.v1.Daemon.RemoveSnapshot:output_type -> hibernate.daemon.v1.RemoveSnapshotResponse
-	28, // 38: hibernate.daemon.v1.Daemon.ExportSnapshot:output_type -> hibernate.daemon.v1.SnapshotProgress
-	28, // 39: hibernate.daemon.v1.Daemon.ImportSnapshot:output_type -> hibernate.daemon.v1.SnapshotProgress
-	30, // 40: hibernate.daemon.v1.Daemon.RewrapSnapshots:output_type -> hibernate.daemon.v1.Rewrapped
-	29, // [29:41] is the sub-list for method output_type
-	17, // [17:29] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	31, // 17: hibernate.daemon.v1.MoveResponse.moved:type_name -> hibernate.daemon.v1.Moved
+	0,  // 18: hibernate.daemon.v1.Daemon.List:input_type -> hibernate.daemon.v1.ListRequest
+	5,  // 19: hibernate.daemon.v1.Daemon.WhyAwake:input_type -> hibernate.daemon.v1.WhyAwakeRequest
+	7,  // 20: hibernate.daemon.v1.Daemon.Version:input_type -> hibernate.daemon.v1.VersionRequest
+	10, // 21: hibernate.daemon.v1.Daemon.Snapshots:input_type -> hibernate.daemon.v1.SnapshotsRequest
+	13, // 22: hibernate.daemon.v1.Daemon.VerifySnapshot:input_type -> hibernate.daemon.v1.VerifySnapshotRequest
+	15, // 23: hibernate.daemon.v1.Daemon.CollectSnapshots:input_type -> hibernate.daemon.v1.CollectSnapshotsRequest
+	18, // 24: hibernate.daemon.v1.Daemon.ShowSnapshot:input_type -> hibernate.daemon.v1.ShowSnapshotRequest
+	22, // 25: hibernate.daemon.v1.Daemon.PinSnapshot:input_type -> hibernate.daemon.v1.PinSnapshotRequest
+	24, // 26: hibernate.daemon.v1.Daemon.RemoveSnapshot:input_type -> hibernate.daemon.v1.RemoveSnapshotRequest
+	26, // 27: hibernate.daemon.v1.Daemon.ExportSnapshot:input_type -> hibernate.daemon.v1.ExportSnapshotRequest
+	27, // 28: hibernate.daemon.v1.Daemon.ImportSnapshot:input_type -> hibernate.daemon.v1.ImportSnapshotRequest
+	29, // 29: hibernate.daemon.v1.Daemon.Move:input_type -> hibernate.daemon.v1.MoveRequest
+	32, // 30: hibernate.daemon.v1.Daemon.RewrapSnapshots:input_type -> hibernate.daemon.v1.RewrapSnapshotsRequest
+	1,  // 31: hibernate.daemon.v1.Daemon.List:output_type -> hibernate.daemon.v1.ListResponse
+	6,  // 32: hibernate.daemon.v1.Daemon.WhyAwake:output_type -> hibernate.daemon.v1.WhyAwakeResponse
+	8,  // 33: hibernate.daemon.v1.Daemon.Version:output_type -> hibernate.daemon.v1.VersionResponse
+	11, // 34: hibernate.daemon.v1.Daemon.Snapshots:output_type -> hibernate.daemon.v1.Lineage
+	14, // 35: hibernate.daemon.v1.Daemon.VerifySnapshot:output_type -> hibernate.daemon.v1.VerifySnapshotResponse
+	16, // 36: hibernate.daemon.v1.Daemon.CollectSnapshots:output_type -> hibernate.daemon.v1.Collection
+	19, // 37: hibernate.daemon.v1.Daemon.ShowSnapshot:output_type -> hibernate.daemon.v1.ShowSnapshotResponse
+	23, // 38: hibernate.daemon.v1.Daemon.PinSnapshot:output_type -> hibernate.daemon.v1.PinSnapshotResponse
+	25, // 39: hibernate.daemon.v1.Daemon.RemoveSnapshot:output_type -> hibernate.daemon.v1.RemoveSnapshotResponse
+	28, // 40: hibernate.daemon.v1.Daemon.ExportSnapshot:output_type -> hibernate.daemon.v1.SnapshotProgress
+	28, // 41: hibernate.daemon.v1.Daemon.ImportSnapshot:output_type -> hibernate.daemon.v1.SnapshotProgress
+	30, // 42: hibernate.daemon.v1.Daemon.Move:output_type -> hibernate.daemon.v1.MoveResponse
+	33, // 43: hibernate.daemon.v1.Daemon.RewrapSnapshots:output_type -> hibernate.daemon.v1.Rewrapped
+	31, // [31:44] is the sub-list for method output_type
+	18, // [18:31] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_api_daemon_v1_daemon_proto_init() }
@@ -2490,7 +2728,7 @@ func file_api_daemon_v1_daemon_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_daemon_v1_daemon_proto_rawDesc), len(file_api_daemon_v1_daemon_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   31,
+			NumMessages:   34,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -19,6 +19,7 @@ type TTRPCDaemonService interface {
 	RemoveSnapshot(context.Context, *RemoveSnapshotRequest) (*RemoveSnapshotResponse, error)
 	ExportSnapshot(context.Context, *ExportSnapshotRequest, TTRPCDaemon_ExportSnapshotServer) error
 	ImportSnapshot(context.Context, *ImportSnapshotRequest, TTRPCDaemon_ImportSnapshotServer) error
+	Move(context.Context, *MoveRequest, TTRPCDaemon_MoveServer) error
 	RewrapSnapshots(context.Context, *RewrapSnapshotsRequest, TTRPCDaemon_RewrapSnapshotsServer) error
 }
 
@@ -84,6 +85,19 @@ type ttrpcdaemonImportSnapshotServer struct {
 }
 
 func (x *ttrpcdaemonImportSnapshotServer) Send(m *SnapshotProgress) error {
+	return x.StreamServer.SendMsg(m)
+}
+
+type TTRPCDaemon_MoveServer interface {
+	Send(*MoveResponse) error
+	ttrpc.StreamServer
+}
+
+type ttrpcdaemonMoveServer struct {
+	ttrpc.StreamServer
+}
+
+func (x *ttrpcdaemonMoveServer) Send(m *MoveResponse) error {
 	return x.StreamServer.SendMsg(m)
 }
 
@@ -202,6 +216,17 @@ func RegisterTTRPCDaemonService(srv *ttrpc.Server, svc TTRPCDaemonService) {
 				StreamingClient: false,
 				StreamingServer: true,
 			},
+			"Move": {
+				Handler: func(ctx context.Context, stream ttrpc.StreamServer) (interface{}, error) {
+					m := new(MoveRequest)
+					if err := stream.RecvMsg(m); err != nil {
+						return nil, err
+					}
+					return nil, svc.Move(ctx, m, &ttrpcdaemonMoveServer{stream})
+				},
+				StreamingClient: false,
+				StreamingServer: true,
+			},
 			"RewrapSnapshots": {
 				Handler: func(ctx context.Context, stream ttrpc.StreamServer) (interface{}, error) {
 					m := new(RewrapSnapshotsRequest)
@@ -229,6 +254,7 @@ type TTRPCDaemonClient interface {
 	RemoveSnapshot(context.Context, *RemoveSnapshotRequest) (*RemoveSnapshotResponse, error)
 	ExportSnapshot(context.Context, *ExportSnapshotRequest) (TTRPCDaemon_ExportSnapshotClient, error)
 	ImportSnapshot(context.Context, *ImportSnapshotRequest) (TTRPCDaemon_ImportSnapshotClient, error)
+	Move(context.Context, *MoveRequest) (TTRPCDaemon_MoveClient, error)
 	RewrapSnapshots(context.Context, *RewrapSnapshotsRequest) (TTRPCDaemon_RewrapSnapshotsClient, error)
 }
 
@@ -429,6 +455,35 @@ type ttrpcdaemonImportSnapshotClient struct {
 
 func (x *ttrpcdaemonImportSnapshotClient) Recv() (*SnapshotProgress, error) {
 	m := new(SnapshotProgress)
+	if err := x.ClientStream.RecvMsg(m); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+func (c *ttrpcdaemonClient) Move(ctx context.Context, req *MoveRequest) (TTRPCDaemon_MoveClient, error) {
+	stream, err := c.client.NewStream(ctx, &ttrpc.StreamDesc{
+		StreamingClient: false,
+		StreamingServer: true,
+	}, "hibernate.daemon.v1.Daemon", "Move", req)
+	if err != nil {
+		return nil, err
+	}
+	x := &ttrpcdaemonMoveClient{stream}
+	return x, nil
+}
+
+type TTRPCDaemon_MoveClient interface {
+	Recv() (*MoveResponse, error)
+	ttrpc.ClientStream
+}
+
+type ttrpcdaemonMoveClient struct {
+	ttrpc.ClientStream
+}
+
+func (x *ttrpcdaemonMoveClient) Recv() (*MoveResponse, error) {
+	m := new(MoveResponse)
 	if err := x.ClientStream.RecvMsg(m); err != nil {
 		return nil, err
 	}

@@ -165,7 +165,11 @@ type ClaimResponse struct {
 	// The right was given without asking the store, by fencing = relaxed: another node may have it, too.
 	Unconfirmed bool `protobuf:"varint,7,opt,name=unconfirmed,proto3" json:"unconfirmed,omitempty"`
 	// The right ends unless the node's lease is renewed (package rights, Lease); false where nothing can take it away.
-	Leased        bool `protobuf:"varint,8,opt,name=leased,proto3" json:"leased,omitempty"`
+	Leased bool `protobuf:"varint,8,opt,name=leased,proto3" json:"leased,omitempty"`
+	// The directory of a snapshot that another node's daemon has sent, outside of the workload's own: it is what the workload is, and is taken in
+	// before anything is restored. Empty: there is none, or it is taken in.
+	Received      string `protobuf:"bytes,9,opt,name=received,proto3" json:"received,omitempty"`
+	ReceivedFrom  string `protobuf:"bytes,10,opt,name=received_from,json=receivedFrom,proto3" json:"received_from,omitempty"` // node
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -256,6 +260,20 @@ func (x *ClaimResponse) GetLeased() bool {
 	return false
 }
 
+func (x *ClaimResponse) GetReceived() string {
+	if x != nil {
+		return x.Received
+	}
+	return ""
+}
+
+func (x *ClaimResponse) GetReceivedFrom() string {
+	if x != nil {
+		return x.ReceivedFrom
+	}
+	return ""
+}
+
 type Generation struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Sequence      uint64                 `protobuf:"varint,1,opt,name=sequence,proto3" json:"sequence,omitempty"`
@@ -321,7 +339,7 @@ const file_api_rights_v1_rights_proto_rawDesc = "" +
 	"\bworkload\x18\x01 \x01(\v2\x1d.hibernate.rights.v1.WorkloadR\bworkload\x12%\n" +
 	"\x0elocal_sequence\x18\x02 \x01(\x04R\rlocalSequence\x12\x1f\n" +
 	"\vlocal_epoch\x18\x03 \x01(\x04R\n" +
-	"localEpoch\"\x80\x02\n" +
+	"localEpoch\"\xc1\x02\n" +
 	"\rClaimResponse\x12\x14\n" +
 	"\x05class\x18\x01 \x01(\tR\x05class\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12\x14\n" +
@@ -330,7 +348,10 @@ const file_api_rights_v1_rights_proto_rawDesc = "" +
 	"\x06former\x18\x05 \x01(\tR\x06former\x12\x14\n" +
 	"\x05whole\x18\x06 \x01(\bR\x05whole\x12 \n" +
 	"\vunconfirmed\x18\a \x01(\bR\vunconfirmed\x12\x16\n" +
-	"\x06leased\x18\b \x01(\bR\x06leased\">\n" +
+	"\x06leased\x18\b \x01(\bR\x06leased\x12\x1a\n" +
+	"\breceived\x18\t \x01(\tR\breceived\x12#\n" +
+	"\rreceived_from\x18\n" +
+	" \x01(\tR\freceivedFrom\">\n" +
 	"\n" +
 	"Generation\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12\x14\n" +

@@ -61,7 +61,7 @@ func newRoot(now func() time.Time) *cobra.Command {
 	flags.StringVarP(&o.output, "output", "o", "table", "table or json")
 	flags.DurationVar(&o.timeout, "timeout", 0, "how long to wait for answers (default: fits the command)")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(newList(o), newHibernate(o), newWake(o), newInspect(o), newWhyAwake(o), newFork(o), newPool(o), newDrain(o), newCordon(o), newUncordon(o), newExportRootfs(o),
+	root.AddCommand(newList(o), newHibernate(o), newWake(o), newInspect(o), newWhyAwake(o), newFork(o), newMove(o), newPool(o), newDrain(o), newCordon(o), newUncordon(o), newExportRootfs(o),
 		newLease(o), newOrphans(o), newSnapshots(o), newVersion(o))
 	return root
 }
