@@ -38,6 +38,7 @@ import (
 	"github.com/hibernate-runtime/hibernate/daemon/admission"
 	"github.com/hibernate-runtime/hibernate/daemon/drainer"
 	"github.com/hibernate-runtime/hibernate/daemon/expire"
+	"github.com/hibernate-runtime/hibernate/daemon/facts"
 	"github.com/hibernate-runtime/hibernate/daemon/idle"
 	"github.com/hibernate-runtime/hibernate/daemon/leftover"
 	pageserver "github.com/hibernate-runtime/hibernate/daemon/pages"
@@ -84,6 +85,11 @@ type Options struct {
 	CollectAfter time.Duration
 	// AlarmAfter is how long a workload's activity must not be measurable before that is an alarm. Default 30 s.
 	AlarmAfter time.Duration
+	// Reap takes down what a shim that has died left, as containerd would. Default: nobody does.
+	Reap func(context.Context, handover.Record) error
+	// Facts are of the node, and kept up to date while the daemon runs; nil: none. RunscDir is where further runscs are kept.
+	Facts    *facts.Node
+	RunscDir string
 	// Store is the durable tier's; nil: there is none. DataDir is required with it.
 	Store *StoreOptions
 	// Ctl runs hibernatectl with these arguments, to keep pools; nil: there are none.
@@ -133,6 +139,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Available == nil {
 		o.Available = admission.Available
+	}
+	if o.Reap == nil {
+		o.Reap = func(context.Context, handover.Record) error { return errors.New("nobody can") }
 	}
 	if o.Ready == nil {
 		o.Ready = func() {}
@@ -197,6 +206,12 @@ func Run(ctx context.Context, opts Options) error {
 	defer uploads.Wait() // last: what a store that hangs holds up is nobody's connection
 	if p.upload != nil {
 		uploads.Go(func() { p.upload.Run(running) })
+	}
+	if opts.Facts != nil {
+		answers.Go(func() { opts.Facts.Run(running) })
+	}
+	if p.fence != nil && !opts.Store.Relaxed {
+		answers.Go(func() { p.abandoned.run(running) })
 	}
 	if p.fence != nil {
 		uploads.Go(func() {

@@ -9,6 +9,7 @@ import (
 	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
 	"github.com/hibernate-runtime/hibernate/daemon/admission"
 	"github.com/hibernate-runtime/hibernate/daemon/expire"
+	"github.com/hibernate-runtime/hibernate/daemon/facts"
 	"github.com/hibernate-runtime/hibernate/daemon/fence"
 	"github.com/hibernate-runtime/hibernate/daemon/keeper"
 	"github.com/hibernate-runtime/hibernate/daemon/metrics"
@@ -39,6 +40,7 @@ type parts struct {
 	rights    server.Rights
 	upload    *upload.Uploader // nil: there is no durable tier
 	fence     *fence.Fence     // nil: nor can workloads be claimed in it
+	abandoned *abandoned
 	pages     *pages.Server
 	cordons   []string // directories
 	peers     *peers   // nil: other nodes are not asked, nor answered
@@ -93,6 +95,7 @@ func assemble(opts Options) *parts {
 	if p.peers != nil {
 		p.api.Mover = p.peers.mover
 	}
+	p.describe(opts)
 	o := pages.Options{Log: opts.Log}
 	if p.upload != nil {
 		p.api.Store, o.Store, p.rights.Claims = p.upload, p.upload, p.upload
@@ -105,12 +108,25 @@ func assemble(opts Options) *parts {
 	return p
 }
 
+// describe has the API tell of the node.
+func (p *parts) describe(opts Options) {
+	p.api.Place = server.Place{DataDir: opts.DataDir, RunscDir: opts.RunscDir}
+	if opts.Facts != nil {
+		p.api.Facts = opts.Facts
+		p.api.Place.Name = opts.Facts.Facts()[facts.Host]
+	}
+	if opts.Store != nil {
+		p.api.Place.Name = opts.Store.Node
+	}
+}
+
 // openStore makes the parts of the durable tier. Without a note of who this node is nothing can be claimed.
 func (p *parts) openStore(opts Options) {
 	s := opts.Store
+	p.abandoned = &abandoned{runDir: opts.RunDir, reap: opts.Reap, log: opts.Log, told: make(map[string]bool)}
 	o := upload.Options{
 		DataDir: opts.DataDir, Open: s.Open, URL: s.URL, Keys: s.Keys, Node: s.Node, Keep: s.Keep, Rate: s.Rate, Quota: s.Quota, Relaxed: s.Relaxed,
-		Shims: shims{list: func() []*node.Workload { return p.view.List() }, runDir: opts.RunDir}, Meter: p.metrics, Log: opts.Log,
+		Shims: shims{list: func() []*node.Workload { return p.view.List() }, runDir: opts.RunDir, abandoned: p.abandoned}, Meter: p.metrics, Log: opts.Log,
 	}
 	self, err := fence.LoadSelf(upload.Dir(opts.DataDir), s.Node)
 	if err != nil {

@@ -16,6 +16,8 @@ import (
 type shims struct {
 	list   func() []*node.Workload
 	runDir string
+
+	abandoned *abandoned
 }
 
 func (s shims) of(namespace, identity string) (all []*node.Workload) {
@@ -59,5 +61,6 @@ func (s shims) Fence(ctx context.Context, namespace, identity string, epoch uint
 		}
 		found, err = true, errors.Join(err, ferr)
 	}
-	return found, err
+	left, lerr := s.abandoned.end(ctx, func(r handover.Record) bool { return r.Namespace == namespace && r.Identity == identity })
+	return found || left > 0, errors.Join(err, lerr)
 }

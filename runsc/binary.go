@@ -19,16 +19,17 @@ import (
 // binaryCache remembers facts about one file, by what identifies its content
 // cheaply. It guards its fields itself.
 type binaryCache struct {
-	mu       sync.Mutex
-	key      string
-	digest   string
-	version  string
-	features []string
+	mu         sync.Mutex
+	key        string
+	digest     string
+	version    string
+	featuresOf string // key
+	features   []string
 }
 
 // resolve gives the binary's path and a key that changes with its content.
 func (c *Client) resolve() (path, key string, err error) {
-	path, err = exec.LookPath(c.Path)
+	path, err = exec.LookPath(c.Binary())
 	if err != nil {
 		return "", "", &Error{Command: "binary", Message: err.Error(), Kind: ErrMissing}
 	}
@@ -50,7 +51,7 @@ func (c *Client) cached(field func(*binaryCache) *string, get func(path, key str
 	c.binary.mu.Lock()
 	defer c.binary.mu.Unlock()
 	if c.binary.key != key {
-		c.binary.key, c.binary.digest, c.binary.version, c.binary.features = key, "", "", nil
+		c.binary.key, c.binary.digest, c.binary.version = key, "", ""
 	}
 	value := field(&c.binary)
 	if *value == "" {
@@ -150,15 +151,15 @@ func bootID() string {
 
 // CPUFeatures are those of this host that an image made here may depend on.
 func (c *Client) CPUFeatures(ctx context.Context) ([]string, error) {
-	c.binary.mu.Lock()
-	features := c.binary.features
-	c.binary.mu.Unlock()
-	if features != nil {
-		return features, nil
-	}
 	_, key, err := c.resolve()
 	if err != nil {
 		return nil, err
+	}
+	c.binary.mu.Lock()
+	features, same := c.binary.features, c.binary.featuresOf == key
+	c.binary.mu.Unlock()
+	if features != nil && same {
+		return features, nil
 	}
 	list, err := c.onceANode(key+"-"+bootID()+".features", func() (string, error) {
 		out, err := c.run(ctx, call{command: "cpu-features", timeout: c.Timeouts.query()})
@@ -169,7 +170,7 @@ func (c *Client) CPUFeatures(ctx context.Context) ([]string, error) {
 	}
 	features = strings.Split(list, ",")
 	c.binary.mu.Lock()
-	c.binary.features = features
+	c.binary.features, c.binary.featuresOf = features, key
 	c.binary.mu.Unlock()
 	return features, nil
 }

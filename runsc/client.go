@@ -1,11 +1,12 @@
 package runsc
 
 import (
+	"cmp"
 	"sync"
 	"time"
 )
 
-// Client runs one runsc binary against one root directory. Fields are set
+// Client runs one runsc binary, which Use may replace, against one root directory. Fields are set
 // before the first call and not changed after; methods may be called from many
 // goroutines. The zero values of Runner and Timeouts are usable.
 type Client struct {
@@ -25,8 +26,23 @@ type Client struct {
 
 	binary binaryCache
 
-	mu    sync.Mutex // guards execs
+	mu    sync.Mutex // guards the fields below
+	path  string     // set by Use; "": Path
 	execs map[execKey]*execution
+}
+
+// Use has all later calls run another binary, a path. There is no sandbox meanwhile, or it is of that very binary.
+func (c *Client) Use(path string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.path = path
+}
+
+// Binary is what calls run: Path, or what Use has named.
+func (c *Client) Binary() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return cmp.Or(c.path, c.Path)
 }
 
 // Timeouts bound each call, beside the caller's context. Zero means the

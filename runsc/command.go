@@ -67,7 +67,7 @@ func (c *Client) build(ctx context.Context, op call, log string, out *output) *e
 		args = append(args, op.id)
 	}
 	args = append(args, op.tail...)
-	cmd := exec.CommandContext(ctx, c.Path, args...)
+	cmd := exec.CommandContext(ctx, c.Binary(), args...)
 	cmd.WaitDelay = 3 * time.Second // on a busy machine the sandbox is slow to let go of the streams that it was given
 	cmd.ExtraFiles = op.extra
 	cmd.SysProcAttr = op.attr

@@ -1,24 +1,30 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"sync"
 	"time"
 
 	systemd "github.com/coreos/go-systemd/v22/daemon"
 
+	"github.com/hibernate-runtime/hibernate/api/handover"
 	"github.com/hibernate-runtime/hibernate/daemon"
 	"github.com/hibernate-runtime/hibernate/daemon/admission"
 	"github.com/hibernate-runtime/hibernate/daemon/drainer"
+	"github.com/hibernate-runtime/hibernate/daemon/facts"
 	"github.com/hibernate-runtime/hibernate/daemon/idle"
 	"github.com/hibernate-runtime/hibernate/internal/config"
 	"github.com/hibernate-runtime/hibernate/internal/version"
 	"github.com/hibernate-runtime/hibernate/network"
+	"github.com/hibernate-runtime/hibernate/runsc"
 	"github.com/hibernate-runtime/hibernate/wakeproxy"
 )
 
@@ -35,6 +41,10 @@ func serve(ctx context.Context, file string, cfg *config.Config, log *slog.Logge
 	tier, err := storeOptions(cfg, log)
 	if err != nil {
 		return err
+	}
+	here := describe(cfg, log)
+	if tier != nil {
+		tier.Facts = here.Facts
 	}
 	stop := context.AfterFunc(ctx, func() { notify(systemd.SdNotifyStopping) })
 	defer stop()
@@ -58,12 +68,39 @@ func serve(ctx context.Context, file string, cfg *config.Config, log *slog.Logge
 		DataDir:      cfg.DataDir,
 		CollectAfter: cfg.CollectAfter,
 		Store:        tier,
+		Reap:         reap,
+		Facts:        here,
+		RunscDir:     cfg.RunscShelf(),
 		CarryOn:      carryOn(cfg, log),
 		Ctl:          ctl(file),
 		Dial:         dial,
 		Ready:        func() { notify(systemd.SdNotifyReady) },
 		Log:          log,
 	})
+}
+
+// describe is what is known of this node.
+func describe(cfg *config.Config, log *slog.Logger) *facts.Node {
+	return facts.New(facts.Options{
+		Runsc: cfg.RunscPath, Shelf: runsc.Shelf{Dir: cfg.RunscShelf(), CacheDir: cfg.RunDir}, Platform: cfg.Platform, CPUGiven: cfg.CPUFeatures,
+		Version: version.Version, Log: log,
+	})
+}
+
+// reap has the shim's program take down what one of it has left that died, as containerd does, from its bundle alone.
+func reap(ctx context.Context, r handover.Record) error {
+	path, err := config.FindProgram("containerd-shim-hibernate-v1")
+	if err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, path, "-namespace", r.Namespace, "-id", r.ID, "-bundle", r.Bundle, "delete")
+	cmd.Dir, cmd.WaitDelay = "/", time.Second
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("%s delete: %w: %s", path, err, bytes.TrimSpace(said.Bytes()))
+	}
+	return nil
 }
 
 // watchdog tells systemd again and again that the daemon is not stuck, where that wants to know, until the returned function is

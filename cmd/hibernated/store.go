@@ -11,7 +11,6 @@ import (
 
 	"github.com/hibernate-runtime/hibernate/daemon"
 	"github.com/hibernate-runtime/hibernate/internal/config"
-	"github.com/hibernate-runtime/hibernate/internal/version"
 	"github.com/hibernate-runtime/hibernate/snapshot/durable"
 	"github.com/hibernate-runtime/hibernate/snapshot/store"
 	"github.com/hibernate-runtime/hibernate/snapshot/store/open"
@@ -47,7 +46,7 @@ func storeOptions(cfg *config.Config, log *slog.Logger) (*daemon.StoreOptions, e
 	}
 	o := &daemon.StoreOptions{
 		URL: cfg.Store, Keys: durable.Keyring{Current: key, Older: older}, Node: name, Keep: cfg.KeepSnapshots, Rate: int64(cfg.UploadRate),
-		Quota: int64(cfg.StoreQuota), Relaxed: cfg.Fencing == config.FencingRelaxed, TakeOver: cfg.TakeoverAfter, Facts: facts,
+		Quota: int64(cfg.StoreQuota), Relaxed: cfg.Fencing == config.FencingRelaxed, TakeOver: cfg.TakeoverAfter,
 		PeerAddress: cfg.PeerAddress, PeerAdvertise: cfg.PeerAdvertise,
 		Open: func() (store.Store, error) { return open.URL(address) },
 	}
@@ -59,15 +58,6 @@ func storeOptions(cfg *config.Config, log *slog.Logger) (*daemon.StoreOptions, e
 		_ = first.Close()
 	}
 	return o, nil
-}
-
-// facts are what other nodes are told of this one.
-func facts() map[string]string {
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unknown"
-	}
-	return map[string]string{durable.HostFact: host, "version": version.Version}
 }
 
 // nodeName is this node's in the store.

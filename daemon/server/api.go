@@ -42,7 +42,9 @@ type API struct {
 	View    View
 	Judge   Judge
 	Queue   Queue
-	Store   Store  // nil: there is no durable tier
+	Store   Store // nil: there is no durable tier
+	Facts   Facts // nil: nothing is known of the node
+	Place   Place
 	Mover   Mover  // nil: nothing can be moved to other nodes
 	Build   string // version of this build
 	Started time.Time

@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 
+	"github.com/containerd/errdefs/pkg/errgrpc"
+
 	"github.com/hibernate-runtime/hibernate/api/pages"
 	"github.com/hibernate-runtime/hibernate/api/rights"
 	rightsv1 "github.com/hibernate-runtime/hibernate/api/rights/v1"
+	"github.com/hibernate-runtime/hibernate/daemon/containerd"
 	"github.com/hibernate-runtime/hibernate/daemon/fence"
 	"github.com/hibernate-runtime/hibernate/daemon/peer"
 	"github.com/hibernate-runtime/hibernate/daemon/upload"
@@ -18,6 +21,7 @@ import (
 // Claims are the node's on workloads with an identity.
 type Claims interface {
 	Claim(ctx context.Context, w pages.Workload, local upload.Local) (upload.Right, error)
+	Unused(ctx context.Context, w pages.Workload, grant string) error
 }
 
 // Rights implements the service that shims ask for the right to run a workload.
@@ -32,9 +36,8 @@ func (r Rights) Claim(ctx context.Context, req *rightsv1.ClaimRequest) (*rightsv
 	if r.Claims == nil {
 		return &rightsv1.ClaimResponse{Class: rights.NoStore, Message: "no store is configured: the identity is this node's own"}, nil
 	}
-	w := req.GetWorkload()
-	right, err := r.Claims.Claim(ctx, pages.Workload{Namespace: w.GetNamespace(), ID: w.GetId(), Identity: w.GetIdentity()},
-		upload.Local{Sequence: req.GetLocalSequence(), Epoch: req.GetLocalEpoch()})
+	right, err := r.Claims.Claim(ctx, workloadOf(req.GetWorkload()),
+		upload.Local{Sequence: req.GetLocalSequence(), Epoch: req.GetLocalEpoch(), Grant: req.GetGrant()})
 	if err != nil {
 		return &rightsv1.ClaimResponse{Class: rightsClass(err), Message: err.Error()}, nil
 	}
@@ -46,6 +49,34 @@ func (r Rights) Claim(ctx context.Context, req *rightsv1.ClaimRequest) (*rightsv
 		resp.Generations = append(resp.Generations, &rightsv1.Generation{Sequence: g.Sequence, Epoch: g.Epoch})
 	}
 	return resp, nil
+}
+
+// Unused implements the service.
+func (r Rights) Unused(ctx context.Context, req *rightsv1.UnusedRequest) (*rightsv1.UnusedResponse, error) {
+	if r.Claims == nil {
+		return &rightsv1.UnusedResponse{}, nil
+	}
+	if err := r.Claims.Unused(ctx, workloadOf(req.GetWorkload()), req.GetGrant()); err != nil {
+		return nil, errgrpc.ToGRPC(err)
+	}
+	return &rightsv1.UnusedResponse{}, nil
+}
+
+// Rootfs implements the service. It needs no store.
+func (r Rights) Rootfs(ctx context.Context, req *rightsv1.RootfsRequest) (*rightsv1.RootfsResponse, error) {
+	c, err := containerd.Get(ctx, req.GetContainerd(), req.GetNamespace(), req.GetId())
+	resp := &rightsv1.RootfsResponse{Image: c.Image}
+	if err == nil && c.SnapshotKey != "" {
+		resp.ChainId, err = containerd.Parent(ctx, req.GetContainerd(), req.GetNamespace(), c.Snapshotter, c.SnapshotKey)
+	}
+	if err != nil {
+		resp.Problem = err.Error()
+	}
+	return resp, nil
+}
+
+func workloadOf(w *rightsv1.Workload) pages.Workload {
+	return pages.Workload{Namespace: w.GetNamespace(), ID: w.GetId(), Identity: w.GetIdentity()}
 }
 
 // rightsClass of an error. What is none of a kind is worth another try.

@@ -26,6 +26,11 @@ func (c claims) Claim(_ context.Context, w pages.Workload, l upload.Local) (uplo
 	return c(w, l)
 }
 
+func (c claims) Unused(_ context.Context, w pages.Workload, grant string) error {
+	_, err := c(w, upload.Local{Grant: "unused " + grant})
+	return err
+}
+
 // A shim's request comes to the claims as it was made, and their answer, or why there is none, back to it.
 func TestRights(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "api.sock")

@@ -43,6 +43,8 @@ type lineage struct {
 	turn                                        chan struct{}    // held by who claims, confirms or releases
 	rights                                      *durable.Lineage // for that
 	granted                                     *uint64          // a shim may run it until it has made a snapshot above this; nil: none was asked for
+	grant                                       string           // names what was granted last; "": it has no name
+	unused                                      bool             // nothing has run under what was granted last
 	tried                                       time.Time        // to claim it last
 	restAt                                      time.Time        // when to look whether it may be released; zero: there is no reason to
 	stopAt                                      time.Time        // when to have a copy ended that has no right any more; zero: there is none

@@ -30,7 +30,26 @@ func (u *Uploader) grant(l *lineage, local Local) error {
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	l.granted = &above
+	l.granted, l.grant, l.unused = &above, local.Grant, false
+	return nil
+}
+
+// ungrant takes back what was granted last, by its name, since nothing has run. The turn is held.
+func (u *Uploader) ungrant(l *lineage, grant string) error {
+	u.mu.Lock()
+	mine, name := l.grant == grant, l.record.Name
+	u.mu.Unlock()
+	if !mine {
+		return nil
+	}
+	if err := os.Remove(u.grantPath(name)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("note who may run: %w", err)
+	}
+	u.mu.Lock()
+	l.granted, l.grant, l.unused = nil, "", true
+	l.restAt = time.Now()
+	u.mu.Unlock()
+	u.wake()
 	return nil
 }
 
@@ -104,7 +123,7 @@ func (u *Uploader) releaseNow(ctx context.Context, l *lineage) error {
 	if err := u.keepRecord(l, func(r *record) { r.Releasing = true }); err != nil {
 		return err
 	}
-	whole := what == sleeps || what == unused && r.Answer != nil && r.Answer.Whole
+	whole := what == sleeps || what == unused && r.Answer != nil && r.Answer.Whole && (!u.idle(l) || r.Answer.Was == u.localState(l))
 	head, err := tier.GiveUp(ctx, r.Claim, r.Epoch, whole)
 	if errors.Is(err, durable.ErrFenced) || errors.Is(err, durable.ErrDestroyed) || errors.Is(err, durable.ErrNone) {
 		return u.lost(l, head)
@@ -117,13 +136,20 @@ func (u *Uploader) releaseNow(ctx context.Context, l *lineage) error {
 	return u.keepRecord(l, func(r *record) { r.Releasing, r.Released = false, true })
 }
 
+// idle is true when a shim has said that nothing ran.
+func (u *Uploader) idle(l *lineage) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return l.unused
+}
+
 // errLeft: a shim has died, and what it has made is not taken down yet.
 var errLeft = errors.New("what its shim has left is still there: containerd takes it down")
 
 // rests judges a workload whose turn is held, so that nothing is granted meanwhile.
 func (u *Uploader) rests(ctx context.Context, l *lineage) (rest, error) {
 	u.mu.Lock()
-	r, granted := l.record, l.granted
+	r, granted, idle := l.record, l.granted, l.unused
 	dir := u.dirOf(r)
 	u.mu.Unlock()
 	held, err := snapshot.Held(dir)
@@ -132,6 +158,8 @@ func (u *Uploader) rests(ctx context.Context, l *lineage) (rest, error) {
 	}
 	head, err := snapshot.ReadHead(dir)
 	switch {
+	case idle && (isNoHead(err) || err == nil && head.State != snapshot.Asleep):
+		return unused, nil
 	case isNoHead(err) && !held:
 		return ended, nil
 	case isNoHead(err):
@@ -159,13 +187,13 @@ func (u *Uploader) rests(ctx context.Context, l *lineage) (rest, error) {
 		return ended, nil
 	case head.State != snapshot.Asleep:
 		return runs, nil
-	case held && (state != "asleep" && state != "ended" || granted != nil && head.Sequence <= *granted):
+	case held && (state != "asleep" && state != "ended" && !(idle && state == "blocked") || granted != nil && head.Sequence <= *granted):
 		return runs, nil
 	}
 	switch mine := (Has{head.Sequence, u.epochOf(dir, head.Sequence)}); {
 	case mine.Epoch != noEpoch && mine.Epoch >= r.Since && len(r.Has) > 0 && r.Has[0] == mine:
 		return sleeps, nil
-	case mine.Epoch != noEpoch && mine.Epoch >= r.Since || held:
+	case mine.Epoch != noEpoch && mine.Epoch >= r.Since || held && !idle:
 		return runs, nil // it is not in the store yet; or is going to be restored
 	}
 	return unused, nil // what the node has is older than another node's

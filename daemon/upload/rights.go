@@ -33,7 +33,10 @@ type Shims interface {
 }
 
 // Local is the newest snapshot that a shim has.
-type Local struct{ Sequence, Epoch uint64 }
+type Local struct {
+	Sequence, Epoch uint64
+	Grant           string // names what is given, for Unused; "": it has no name
+}
 
 // Right is the right to run a workload on this node.
 type Right struct {
@@ -149,6 +152,7 @@ func (u *Uploader) claimRight(ctx context.Context, w api.Workload, local Local) 
 		return Right{}, claimOwned, err
 	}
 	u.noteClaimant(l, w)
+	used := u.usedBefore(l, local.Grant)
 	term, err := u.opts.Fence.Need(ctx)
 	a := &asking{Uploader: u, l: l, local: local, was: u.localState(l)}
 	result := claimHeld
@@ -169,10 +173,55 @@ func (u *Uploader) claimRight(ctx context.Context, w api.Workload, local Local) 
 	if now, ok := u.opts.Fence.Term(); result != claimUnconfirmed && (!ok || now != term) {
 		return Right{}, claimFailed, fmt.Errorf("%w: it ended while the workload was claimed", fence.ErrLapsed)
 	}
+	if used && (result == claimHeld || result == claimConfirmed) {
+		if err := a.ranOn(); err != nil {
+			return Right{}, claimFailed, err
+		}
+	}
 	if err := u.grant(l, local); err != nil {
 		return Right{}, claimFailed, err
 	}
 	return a.right(), result, nil
+}
+
+// Unused is told that nothing has run under what was given by that name, and nothing will. What was given since stands.
+func (u *Uploader) Unused(ctx context.Context, w api.Workload, grant string) error {
+	if w.Identity == "" || grant == "" {
+		return ErrInvalid
+	}
+	name := u.nameFor(w)
+	u.mu.Lock()
+	l := u.lineages[name]
+	u.mu.Unlock()
+	if l == nil {
+		return nil
+	}
+	if err := l.take(ctx); err != nil {
+		return err
+	}
+	defer l.give()
+	return u.ungrant(l, grant)
+}
+
+// usedBefore is true when something may have run under an earlier grant, of another request.
+func (u *Uploader) usedBefore(l *lineage, grant string) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return l.granted != nil && l.grant != "" && grant != "" && l.grant != grant
+}
+
+// ranOn has an answer from memory not say any more that the newest generation is all of what has run since, and left as little behind as there
+// was before.
+func (a *asking) ranOn() error {
+	a.mu.Lock()
+	r := a.l.record
+	a.mu.Unlock()
+	if r.Answer == nil || r.Answer.Was != a.was || !r.Answer.Whole || a.sleeps(r) {
+		return nil
+	}
+	ans := *r.Answer
+	ans.Whole = false
+	return a.keep(func(r *record) { r.Answer = &ans })
 }
 
 // take has the lineage's right be dealt with by one caller at a time.

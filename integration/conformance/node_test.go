@@ -67,9 +67,10 @@ type node struct {
 	config string // of the runtime
 }
 
-// newNode makes a node. settings are keys of the configuration.
+// newNode makes a node. settings are keys of the configuration. Tests wait for each other's time-outs side by side: each has a node of its own.
 func newNode(t *testing.T, settings map[string]string) *node {
 	t.Helper()
+	t.Parallel()
 	n := &node{World: harness.New(t, harness.Options{Bare: true, Settings: settings})}
 	n.config, n.rootfs = n.ConfigFile(), filepath.Join(n.Dir, "image")
 	if err := n.unpack("testserver"); err != nil {

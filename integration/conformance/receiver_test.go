@@ -56,7 +56,13 @@ func (r *receiver) serve(t *testing.T) {
 	eventsapi.RegisterTTRPCEventsService(server, r)
 	done := make(chan struct{})
 	go func() { defer close(done); _ = server.Serve(context.Background(), l) }()
-	r.leave = func() { _ = server.Close(); <-done }
+	r.leave = func() { // once it has answered: what it hasn't is sent again
+		ctx, cancel := context.WithTimeout(context.Background(), stepLimit)
+		defer cancel()
+		_ = server.Shutdown(ctx)
+		_ = server.Close()
+		<-done
+	}
 }
 
 // Forward implements the service that shims send events to.

@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -29,6 +30,7 @@ type daemon struct {
 	mu     sync.Mutex // guards the fields below
 	answer *rightsv1.ClaimResponse
 	asked  []*rightsv1.ClaimRequest
+	unused []string // grants under which nothing has run
 }
 
 func (n *node) daemon(t *testing.T) *daemon {
@@ -58,6 +60,39 @@ func (d *daemon) Claim(_ context.Context, r *rightsv1.ClaimRequest) (*rightsv1.C
 	defer d.mu.Unlock()
 	d.asked = append(d.asked, r)
 	return d.answer, nil
+}
+
+func (d *daemon) Unused(_ context.Context, r *rightsv1.UnusedRequest) (*rightsv1.UnusedResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.unused = append(d.unused, r.GetGrant())
+	return &rightsv1.UnusedResponse{}, nil
+}
+
+func (d *daemon) Rootfs(context.Context, *rightsv1.RootfsRequest) (*rightsv1.RootfsResponse, error) {
+	return &rightsv1.RootfsResponse{Problem: "there is no containerd"}, nil
+}
+
+// awaitUnused waits until what was given last is given back.
+func (d *daemon) awaitUnused() {
+	d.t.Helper()
+	grant := d.awaitAsked().GetGrant()
+	eventually(d.t, "it is told that nothing ran", func() bool {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		return slices.Contains(d.unused, grant)
+	})
+}
+
+// mustBeUsed looks that nobody has said of what was given last that nothing ran.
+func (d *daemon) mustBeUsed() {
+	d.t.Helper()
+	grant := d.awaitAsked().GetGrant()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if slices.Contains(d.unused, grant) {
+		d.t.Error("it is told that nothing ran")
+	}
 }
 
 // answers changes what the daemon says from now on, and forgets who has asked.
@@ -208,6 +243,24 @@ func TestRights(t *testing.T) {
 		d.gives(1, false)
 		c.rise()
 		c.end()
+	})
+	check(t, "a right under which nothing has run is given back", func(t *testing.T) {
+		d.gives(1, false)
+		c := fresh(t, "on-restore-failure", "block")
+		c.start()
+		c.counts(1)
+		c.sleep()
+		d.mustBeUsed()
+		image, aside := filepath.Join(n.local("db"), "1", "image"), filepath.Join(t.TempDir(), "image")
+		if err := os.Rename(image, aside); err != nil {
+			t.Fatal(err)
+		}
+		d.answers(&rightsv1.ClaimResponse{Epoch: 2, Whole: true})
+		if _, err := c.shim.Wake(c.ctx(), &shimv1.WakeRequest{Reason: "test"}); err == nil {
+			t.Errorf("it was woken: %v", c.lastWake())
+		}
+		d.awaitUnused()
+		c.finish()
 	})
 	check(t, "what ran on elsewhere is not restored unasked", func(t *testing.T) {
 		d.gives(1, false)

@@ -1,10 +1,12 @@
 package move
 
 import (
+	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/hibernate-runtime/hibernate/api/handover"
 	"github.com/hibernate-runtime/hibernate/integration/known"
 	"github.com/hibernate-runtime/hibernate/snapshot/store/storetest"
 )
@@ -200,5 +202,61 @@ func TestPartition(t *testing.T) {
 		t.Errorf("the overtaken copy ended with %d", got)
 	}
 	two.GoesOn()
+	b.must(b.Kill(b.context(), two.ID, "KILL"))
+}
+
+// TestRelaxed: with fencing = relaxed the store being away stops nothing: its last owner wakes its own snapshot, and says that nobody could
+// confirm it. Where another node had claimed it all the same, that copy is ended when the store is back.
+func TestRelaxed(t *testing.T) {
+	storetest.Require(t)
+	a, b := pair(t, map[string]string{"fencing": `"relaxed"`})
+	one := a.server("one")
+	one.Start(db(), mib)
+	one.HangUp()
+	one.Sleep()
+	a.stored(one, 1)
+	known.Eventually(t, "it is given up", func() bool { return strings.Contains(a.ctl("snapshots", "ls", "-o", "json"), `"last": "node-a"`) })
+	two := b.follows(one, "two")
+	a.wire.set(true)
+	one.GoesOn()
+	a.began(one, "restored", "not confirmed", "fencing = relaxed")
+	if now, err := a.Status(a.context(), one.ID); err != nil || !now.GetUnconfirmed() {
+		t.Errorf("unconfirmed is %t: %v", now.GetUnconfirmed(), err)
+	}
+	b.must(two.Resume(db(), mib))
+	b.began(two, "restored", "came from the store")
+	a.wire.set(false)
+	a.must(a.WaitTask(a.context(), one.ID, "STOPPED"))
+	if got := one.ExitStatus(); got != 137 {
+		t.Errorf("the overtaken copy ended with %d", got)
+	}
+	two.GoesOn()
+	b.must(b.Kill(b.context(), two.ID, "KILL"))
+}
+
+// TestNobodyLeftToEndIt: where shim and containerd are dead, too, the daemon ends the sandbox with the node's lease, before another node may
+// take over.
+func TestNobodyLeftToEndIt(t *testing.T) {
+	storetest.Require(t)
+	a, b := pair(t, nil)
+	one := a.server("one")
+	one.Start(db(), mib)
+	now, err := a.Status(a.context(), one.ID)
+	a.must(err)
+	sandbox := handover.Record{Pid: int(now.GetSandboxPid())}
+	sandbox.StartTime, err = handover.StartTime(sandbox.Pid)
+	a.must(err)
+	a.must(a.Containerd.Kill())
+	a.must(syscall.Kill(one.Shim(), syscall.SIGKILL))
+	if !sandbox.Alive() {
+		t.Fatal("nothing is left of it that this test is about")
+	}
+	a.wire.set(true)
+	two := b.follows(one, "two")
+	b.must(two.Resume(db(), mib))
+	if sandbox.Alive() {
+		t.Error("both run")
+	}
+	b.began(two, "cold-started", "node-a")
 	b.must(b.Kill(b.context(), two.ID, "KILL"))
 }

@@ -45,7 +45,7 @@ func (w *Workload) boot(ctx context.Context) error {
 	}
 	w.mu.Lock()
 	w.generation++
-	w.sandboxPid, w.madeBy, w.expected, w.unlinked = pid, known.version, false, false
+	w.sandboxPid, w.madeBy, w.expected, w.unlinked = pid, known.of(), false, false
 	generation := w.generation
 	w.mu.Unlock()
 	if err := cgroup.SetOOMScore(pid, w.oomScore); err != nil {
@@ -113,11 +113,17 @@ const versionTimeout = 10 * time.Second
 func (w *Workload) checkVersion(ctx context.Context, _ CreateRequest, _ *undo.Stack) error {
 	known, err := w.known(ctx)
 	if err != nil {
-		return fmt.Errorf("%s: %w", w.runsc.Path, err)
+		return fmt.Errorf("%s: %w", w.runsc.Binary(), err)
 	}
 	if known.version == "" || known.version == "VERSION_MISSING" {
 		return fmt.Errorf("%s was built without a version: a snapshot could be restored under another runsc unnoticed; "+
-			"use the one that `make tools` builds, or stamp runsc/version.version", w.runsc.Path)
+			"use the one that `make tools` builds, or stamp runsc/version.version", w.runsc.Binary())
+	}
+	if err := w.checkFeatures(known); err != nil {
+		return err
+	}
+	if kept, err := w.shelf().Find(known.version, known.digest); err == nil { // which stays when another is installed
+		return w.useRunsc(ctx, kept.Path)
 	}
 	return nil
 }

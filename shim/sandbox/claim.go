@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net"
@@ -54,6 +55,8 @@ func (overtakenError) Error() string { return "the node's snapshot is not the ne
 const (
 	// claimCall bounds one question to the daemon, which changes the store for it.
 	claimCall = 10 * time.Second
+	// unusedCall bounds telling it that nothing ran: a container's end may wait for that.
+	unusedCall = 2 * time.Second
 	// firstClaim is between the first questions, which grow rarer slowly: a workload that comes from another node is let go of within a second or two.
 	firstClaim = 40 * time.Millisecond
 	// claimShare is the part of a wake's time in which the right may come: what follows needs some, too.
@@ -134,11 +137,32 @@ func (w *Workload) granted(a *rightsv1.ClaimResponse) (*right, error) {
 }
 
 func (w *Workload) claimRequest() *rightsv1.ClaimRequest {
-	r := &rightsv1.ClaimRequest{Workload: &rightsv1.Workload{Namespace: w.opts.Namespace, Id: w.opts.ID, Identity: w.identity}}
+	r := &rightsv1.ClaimRequest{Workload: w.claimant(), Grant: w.nameGrant()}
 	if s, err := w.local.Current(); err == nil {
 		r.LocalSequence, r.LocalEpoch = s.Sequence(), s.Manifest().Epoch
 	}
 	return r
+}
+
+func (w *Workload) claimant() *rightsv1.Workload {
+	return &rightsv1.Workload{Namespace: w.opts.Namespace, Id: w.opts.ID, Identity: w.identity}
+}
+
+// nameGrant is the name of what is asked for: the same until it is dropped.
+func (w *Workload) nameGrant() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.grant == "" {
+		w.grant, w.ran = rand.Text(), false
+	}
+	return w.grant
+}
+
+// runs notes that something is about to run.
+func (w *Workload) runs() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ran = true
 }
 
 // mayBeShared says whether other nodes may have the identity, too, for all that is known without the daemon.
@@ -154,15 +178,31 @@ func (w *Workload) mayBeShared() bool {
 }
 
 // askDaemon is askRight but in tests.
-func (w *Workload) askDaemon(ctx context.Context, r *rightsv1.ClaimRequest) (*rightsv1.ClaimResponse, error) {
+func (w *Workload) askDaemon(ctx context.Context, r *rightsv1.ClaimRequest) (a *rightsv1.ClaimResponse, err error) {
+	err = w.withDaemon(ctx, func(c rightsv1.TTRPCRightsService) error {
+		a, err = c.Claim(ctx, r)
+		return err
+	})
+	return a, err
+}
+
+// tellDaemon is tellUnused but in tests.
+func (w *Workload) tellDaemon(ctx context.Context, r *rightsv1.UnusedRequest) error {
+	return w.withDaemon(ctx, func(c rightsv1.TTRPCRightsService) error {
+		_, err := c.Unused(ctx, r)
+		return err
+	})
+}
+
+func (w *Workload) withDaemon(ctx context.Context, do func(rightsv1.TTRPCRightsService) error) error {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "unix", w.config.APISocket())
 	if err != nil {
-		return nil, err
+		return err
 	}
 	c := ttrpc.NewClient(conn)
 	defer c.Close()
-	return rightsv1.NewTTRPCRightsClient(c).Claim(ctx, r)
+	return do(rightsv1.NewTTRPCRightsClient(c))
 }
 
 // hasRight says whether the workload may run.
@@ -226,8 +266,22 @@ func (w *Workload) mayStartCold() error {
 	return nil
 }
 
-// dropRight forgets the right of a workload that doesn't run: the daemon gives it away once the store has the snapshot. The caller holds w.mu.
-func (w *Workload) dropRight() { w.right = nil }
+// dropRight forgets the right of a workload that doesn't run: the daemon gives it away once the store has the snapshot, or at once when nothing
+// has run under it. The caller holds w.mu.
+func (w *Workload) dropRight() {
+	grant, unused := w.grant, !w.ran
+	w.right, w.grant = nil, ""
+	if grant == "" || !unused {
+		return
+	}
+	w.background.Go(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), unusedCall)
+		defer cancel()
+		if err := w.tellUnused(ctx, &rightsv1.UnusedRequest{Workload: w.claimant(), Grant: grant}); err != nil {
+			w.opts.Log.Info("the node's daemon keeps a right that was not used, until the workload sleeps anew or is deleted", "error", err)
+		}
+	})
+}
 
 // heedRight adds to a survey what the right tells, where there is one.
 func (w *Workload) heedRight(view *survey) {

@@ -65,7 +65,7 @@ func Create(ctx context.Context, opts Options, req CreateRequest) (w *Workload, 
 		}
 	}()
 	for _, act := range []func(context.Context, CreateRequest, *undo.Stack) error{
-		w.findIdentity, w.findPrograms, w.makePlaces, w.mountRootfs, w.dropFilestore, w.openStdio, w.openSnapshots, w.makeCgroup, w.makeHolder, w.watchMemory,
+		w.findIdentity, w.findPrograms, w.makePlaces, w.learnRootfs, w.mountRootfs, w.dropFilestore, w.openStdio, w.openSnapshots, w.makeCgroup, w.makeHolder, w.watchMemory,
 		w.runCreateHooks, w.makeInner, w.freezeSpec, w.fromTemplate, w.findEarlier, w.findCheckpoint, w.checkVersion, w.createSandbox,
 		w.publishRecord,
 	} {
@@ -86,7 +86,7 @@ func newWorkload(opts Options, settings *config.Config, spec *specs.Spec) *Workl
 		created: opts.Now(), since: opts.Now(), gate: "none",
 		watchers: watchers{all: make(map[chan *shimv1.Event]struct{})},
 	}
-	w.askRight = w.askDaemon
+	w.askRight, w.tellUnused = w.askDaemon, w.tellDaemon
 	return w
 }
 
@@ -99,12 +99,12 @@ func (w *Workload) findPrograms(_ context.Context, _ CreateRequest, _ *undo.Stac
 	if w.helper, err = w.config.HelperPath(); err != nil {
 		return fmt.Errorf("no helper: %w; install it beside the shim, or give its path by the key helper", err)
 	}
-	w.findSidecar()
 	w.runsc = &runsc.Client{
 		Path: path, Root: w.runscRoot(), Flags: w.runscFlags(),
 		LogDir: w.places.logs(), CacheDir: w.config.RunDir, Runner: w.opts.Runner,
 		Timeouts: runsc.Timeouts{Most: w.config.RunscTimeout},
 	}
+	w.findSidecar()
 	return nil
 }
 

@@ -71,17 +71,17 @@ func (w *Workload) eligible(t *transition, s *snapshot.Snapshot) error {
 
 func (w *Workload) able(ctx context.Context, t *transition, s *snapshot.Snapshot) error {
 	m := s.Manifest()
+	if err := w.takeRunsc(ctx, m); err != nil {
+		return err
+	}
 	known, err := w.known(ctx)
 	if err != nil {
 		return err
 	}
-	if m.Runtime.Version != known.version {
-		return fmt.Errorf("snapshot %d was made by runsc %s, this is %s: %w", m.Sequence, m.Runtime.Version, known.version, runsc.ErrVersion)
-	}
 	if w.identity == "" { // nobody else's, and its specification was compared at Create
 		return nil
 	}
-	if err := w.sameContainer(m); err != nil {
+	if err := w.sameContainer(ctx, m); err != nil {
 		return err
 	}
 	if err := w.offers(known).Refuses(needsOf(m)); err != nil {
@@ -91,7 +91,7 @@ func (w *Workload) able(ctx context.Context, t *transition, s *snapshot.Snapshot
 }
 
 // sameContainer compares what the container is with what it was.
-func (w *Workload) sameContainer(m snapshot.Manifest) error {
+func (w *Workload) sameContainer(ctx context.Context, m snapshot.Manifest) error {
 	digest, err := snapshot.SpecDigest(w.spec)
 	if err != nil {
 		return err
@@ -99,12 +99,7 @@ func (w *Workload) sameContainer(m snapshot.Manifest) error {
 	if digest != m.SpecDigest {
 		return fmt.Errorf("the container's specification changed: %v: %w", w.changedFields(m), runsc.ErrSpec)
 	}
-	if len(m.Containers) == 1 {
-		if then := m.Containers[0].Image; then != "" && w.image != "" && then != w.image {
-			return fmt.Errorf("the container's image changed: it was %s, and is %s: %w", then, w.image, runsc.ErrSpec)
-		}
-	}
-	return nil
+	return w.sameImage(ctx, m)
 }
 
 // roomFor refuses to start what the node has no memory for. A wake of what is here already is the daemon's to admit.

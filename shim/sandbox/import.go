@@ -37,13 +37,8 @@ func (w *Workload) findCheckpoint(ctx context.Context, req CreateRequest, _ *und
 
 // restorable refuses a checkpoint of another runsc, or of another container.
 func (w *Workload) restorable(ctx context.Context, m snapshot.Manifest) error {
-	known, err := w.known(ctx)
-	if err != nil {
-		return err
-	}
-	if m.Runtime.Version != known.version {
-		return fmt.Errorf("%w: it was %s, and %s is %s; give the path of the former by the key runsc, or make the checkpoint "+
-			"again with the latter", runsc.ErrVersion, m.Runtime.Version, w.runsc.Path, known.version)
+	if err := w.takeRunsc(ctx, m); err != nil {
+		return fmt.Errorf("%w; or give its path by the key runsc, or make the checkpoint again with this one", err)
 	}
 	digest, err := snapshot.SpecDigest(w.spec)
 	if err != nil {

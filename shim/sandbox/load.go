@@ -59,14 +59,19 @@ func (w *Workload) loadWay(ctx context.Context) (flat bool, why string) {
 	return true, ""
 }
 
-// findSidecar finds the program for flat wakes. Without it wakes are plain, and say so.
+// findSidecar finds the program for flat wakes: of a kept runsc the one beside it, else the configured one. Without it wakes are plain, and say so.
 func (w *Workload) findSidecar() {
+	var found *runsc.Sidecar
 	path, err := w.config.SidecarPath()
-	if err != nil {
-		w.opts.Log.Debug("sidecar", "error", err)
-		return
+	if beside := w.runsc.SidecarBeside(); beside != "" && w.runsc.Binary() != w.runsc.Path {
+		path, err = beside, nil
 	}
-	w.sidecar = &runsc.Sidecar{Path: path, CacheDir: w.config.RunDir, Runner: w.opts.Runner}
+	if err == nil {
+		found = &runsc.Sidecar{Path: path, CacheDir: w.config.RunDir, Runner: w.opts.Runner}
+	} else {
+		w.opts.Log.Debug("sidecar", "error", err)
+	}
+	w.sidecar = found
 }
 
 // restorePlain loads all memory before the sandbox runs.

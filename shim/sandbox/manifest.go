@@ -71,7 +71,11 @@ func (w *Workload) known(ctx context.Context) (*facts, error) {
 		return nil, err
 	}
 	digest, err := w.runsc.Digest()
-	return &facts{version: version, digest: digest, features: w.facts.features}, err
+	if err != nil {
+		return nil, err
+	}
+	features, err := w.runsc.CPUFeatures(ctx)
+	return &facts{version: version, digest: digest, features: features}, err
 }
 
 // sameRunsc refuses to write a snapshot that no runsc here could restore: the binary was replaced since the sandbox was
@@ -84,12 +88,12 @@ func (w *Workload) sameRunsc(ctx context.Context) error {
 	w.mu.Lock()
 	mine := w.madeBy
 	w.mu.Unlock()
-	if mine == known.version {
+	if mine.Is(known.of()) || w.stayWith(mine) {
 		return nil
 	}
 	return &RefusedError{Reasons: []*shimv1.Reason{reason("runsc-replaced", fmt.Sprintf(
 		"%s is now version %s, and the sandbox is of %s: its state could not be restored; start the container anew",
-		w.runsc.Path, known.version, mine))}}
+		w.runsc.Binary(), known.of(), mine))}}
 }
 
 // manifest describes the snapshot that is about to be committed.
@@ -111,17 +115,17 @@ func (w *Workload) manifest(ctx context.Context, sealed snapshot.Sealed) (snapsh
 		return snapshot.Manifest{}, fmt.Errorf("manifest: %w", err)
 	}
 	w.mu.Lock()
-	ports, only4, epoch := w.ports, w.only4, w.epoch
+	ports, only4, epoch, given := w.ports, w.only4, w.epoch, w.given
 	w.mu.Unlock()
 	return snapshot.Manifest{
 		Namespace: w.opts.Namespace, ID: w.opts.ID, Identity: w.identity, Epoch: epoch, Files: sealed.Files, SpecDigest: digest, Attachment: attachment, Ports: ports, Only4: only4,
 		Touched: sealed.Touched(w.firstTouched()), Template: w.config.Template,
 		Runtime: snapshot.Runtime{
 			Version: known.version, SHA256: known.digest, Flags: w.runsc.Flags, Platform: w.config.Platform,
-			CPUFeatures: known.features, PageSize: os.Getpagesize(), CacheLine: eligible.CacheLine(),
+			CPUFeatures: given, PageSize: os.Getpagesize(), CacheLine: eligible.CacheLine(),
 		},
 		Host:       w.hostFacts(),
-		Containers: []snapshot.Container{{ID: w.opts.ID, Name: w.opts.ID, Spec: spec, SpecDigest: digest, Image: w.image}},
+		Containers: []snapshot.Container{{ID: w.opts.ID, Name: w.opts.ID, Spec: spec, SpecDigest: digest, Image: w.image, RootfsKey: w.knownChainID()}},
 	}, nil
 }
 

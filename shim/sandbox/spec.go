@@ -176,7 +176,7 @@ func (w *Workload) setNetwork(path string) {
 }
 
 func (w *Workload) writeSpec() error {
-	data, err := json.Marshal(w.spec)
+	data, err := json.Marshal(w.masked())
 	if err != nil {
 		return fmt.Errorf("specification: %w", err)
 	}

@@ -34,6 +34,13 @@ func (w *Workload) Start(ctx context.Context) error {
 		return err
 	}
 	err = w.launchInit(ctx, asleep)
+	if err != nil {
+		w.mu.Lock()
+		if !w.ran {
+			w.dropRight()
+		}
+		w.mu.Unlock()
+	}
 	if err == nil {
 		w.opts.Publish(runtime.TaskStartEventTopic, &events.TaskStart{ContainerID: c.ID, Pid: uint32(w.holder.Pid)})
 	}
@@ -85,6 +92,9 @@ func (w *Workload) launchInit(ctx context.Context, asleep bool) error {
 }
 
 func (w *Workload) startFresh(ctx context.Context) error {
+	if err := w.bootConfigured(ctx); err != nil {
+		return err
+	}
 	if err := w.prepareInner(ctx); err != nil {
 		return err
 	}
@@ -96,6 +106,7 @@ func (w *Workload) startFresh(ctx context.Context) error {
 		defer close(forgotten)
 		w.forget(ctx)
 	}()
+	w.runs()
 	err := w.runsc.Start(ctx, w.opts.ID)
 	<-forgotten
 	if err != nil {
@@ -183,7 +194,7 @@ func (w *Workload) leaveLink(ctx context.Context, why *shimv1.Reason) error {
 
 // findEarlier looks for what an earlier shim of this container left: a snapshot to restore at Start, or a loss to tell.
 // One that can't be read is adopted, too: Start then follows the policy.
-func (w *Workload) findEarlier(_ context.Context, _ CreateRequest, _ *undo.Stack) error {
+func (w *Workload) findEarlier(ctx context.Context, _ CreateRequest, _ *undo.Stack) error {
 	head, err := w.local.Head()
 	if err == nil {
 		w.epoch = head.Epoch
@@ -191,6 +202,10 @@ func (w *Workload) findEarlier(_ context.Context, _ CreateRequest, _ *undo.Stack
 	switch {
 	case errors.Is(err, snapshot.ErrNoHead):
 		return nil
+	case err == nil && head.State == snapshot.Asleep:
+		w.foreseeRunsc(ctx)
+	}
+	switch {
 	case w.identity != "" && err == nil: // what of it is restored is known with the right to run
 		if head.State == snapshot.Asleep {
 			w.adoptUnseen()
@@ -203,11 +218,23 @@ func (w *Workload) findEarlier(_ context.Context, _ CreateRequest, _ *undo.Stack
 	case err != nil:
 		return err
 	case head.State == snapshot.Asleep:
-		return w.adoptSnapshot()
+		return w.adoptSnapshot(ctx)
 	case head.State == snapshot.Awake:
 		w.lose("an earlier shim of this container ended while it was awake: that state is lost")
 	}
 	return nil
+}
+
+// foreseeRunsc has the first sandbox be made by the runsc of what sleeps here, so that no other has to be freed. Whatever is wrong with it, the
+// wake says.
+func (w *Workload) foreseeRunsc(ctx context.Context) {
+	s, err := w.local.Current()
+	if err == nil {
+		err = w.takeRunsc(ctx, s.Manifest())
+	}
+	if err != nil {
+		w.opts.Log.Debug("the runsc of what sleeps here", "error", err)
+	}
 }
 
 // lose tells of state that won't be restored, in the log and in Status.
@@ -218,7 +245,7 @@ func (w *Workload) lose(why string) {
 	}
 }
 
-func (w *Workload) adoptSnapshot() error {
+func (w *Workload) adoptSnapshot(ctx context.Context) error {
 	s, err := w.local.Current()
 	if err != nil {
 		w.opts.Log.Error("the snapshot of an earlier shim can't be used", "error", err)
@@ -235,6 +262,8 @@ func (w *Workload) adoptSnapshot() error {
 		why = fmt.Sprintf("the container's specification changed: %v", w.changedFields(m))
 	case w.config.Restore == config.RestoreNever:
 		why = "restore is never"
+	default:
+		why = w.imageChanged(ctx, m)
 	}
 	if why != "" {
 		w.lose(why)

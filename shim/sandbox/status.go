@@ -36,11 +36,7 @@ func (w *Workload) status() *shimv1.StatusResponse {
 	if w.unlinked {
 		s.Blockers = append(s.Blockers, unlinkedReason())
 	}
-	select {
-	case <-w.facts.done:
-		s.RunscVersion = w.facts.version
-	default:
-	}
+	s.RunscVersion, s.RunscSha256 = w.madeBy.Version, w.madeBy.SHA256
 	for _, p := range w.ports {
 		s.Ports = append(s.Ports, uint32(p))
 	}

@@ -171,10 +171,16 @@ func (w *Workload) postpone(t *transition, why error) {
 // attempt restores one snapshot, flat first where that can be, and once more when it fails. detail says why memory was not loaded
 // flat, though it should be. A corrupt snapshot is never restored, nor tried again.
 func (w *Workload) attempt(t *transition, y way) (detail string, err error) {
-	flat, why := w.loadWay(t.ctx)
-	y.flat = flat
+	why, decided := "", false
 	for attempt := 1; ; attempt++ {
-		if err = w.restore(t, &y); err == nil {
+		if err = w.eligible(t, y.snapshot); err == nil {
+			if !decided { // by the runsc that restores it
+				y.flat, why = w.loadWay(t.ctx)
+				decided = true
+			}
+			err = w.restore(t, &y)
+		}
+		if err == nil {
 			return plainly(why), nil
 		}
 		var cut *cutOffError
@@ -186,7 +192,7 @@ func (w *Workload) attempt(t *transition, y way) (detail string, err error) {
 			return "", err
 		}
 		w.opts.Log.Error("restore", "id", t.record.GetId(), "sequence", y.snapshot.Sequence(), "attempt", attempt, "flat", y.flat, "error", err)
-		if e := w.discard(t); e != nil {
+		if e := w.discard(t); e != nil && !(errors.Is(err, runsc.ErrVersion) && errors.Is(e, runsc.ErrMissing)) { // none was booted
 			err = errors.Join(err, e)
 		}
 		var answered *pages.Error
@@ -250,9 +256,6 @@ func (w *Workload) discard(t *transition) error {
 // snapshot reaches the sandbox before it was checked: all of it, or, when flat, each chunk. When flat it returns before
 // all is loaded.
 func (w *Workload) restore(t *transition, y *way) error {
-	if err := w.eligible(t, y.snapshot); err != nil {
-		return err
-	}
 	load := w.restorePlain
 	if y.flat {
 		load = w.restoreFlat
@@ -278,9 +281,11 @@ func (w *Workload) restore(t *transition, y *way) error {
 			return err
 		}
 	}
+	w.runs()
 	if err := t.step("restore", func(ctx context.Context) error { return load(ctx, y) }); err != nil {
 		return err
 	}
+	w.give(y.snapshot.Manifest().Runtime.CPUFeatures)
 	if unsettled {
 		if err := t.step("settle", w.settle); err != nil {
 			return err
@@ -349,10 +354,17 @@ func (w *Workload) bootOnce(ctx context.Context) error {
 		return err
 	}
 	w.mu.Lock()
-	there := w.sandboxPid != 0
+	there, madeBy := w.sandboxPid != 0, w.madeBy
 	w.mu.Unlock()
-	if there {
-		return nil
+	if !there {
+		return w.boot(ctx)
+	}
+	known, err := w.known(ctx)
+	if err != nil || madeBy.Is(known.of()) {
+		return err
+	}
+	if err := w.freeSandbox(ctx); err != nil { // another runsc was installed in the place of the one that made it
+		return err
 	}
 	return w.boot(ctx)
 }
@@ -534,9 +546,10 @@ func (w *Workload) startCold(ctx context.Context, t *transition, why error) erro
 	if err := w.prepareWhatIs(ctx, t); err != nil {
 		return err
 	}
-	if err := w.bootOnce(ctx); err != nil {
+	if err := w.bootConfigured(ctx); err != nil {
 		return err
 	}
+	w.runs()
 	if err := w.runsc.Start(ctx, w.opts.ID); err != nil {
 		return err
 	}

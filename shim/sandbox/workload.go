@@ -27,6 +27,7 @@ import (
 	"github.com/hibernate-runtime/hibernate/shim/journal"
 	"github.com/hibernate-runtime/hibernate/shim/lifecycle"
 	"github.com/hibernate-runtime/hibernate/snapshot"
+	"github.com/hibernate-runtime/hibernate/snapshot/eligible"
 	"github.com/hibernate-runtime/hibernate/wakeproxy"
 )
 
@@ -43,7 +44,9 @@ type Workload struct {
 	group   *cgroup.Group
 
 	// askRight asks the node's daemon whether the workload may run.
-	askRight    func(context.Context, *rightsv1.ClaimRequest) (*rightsv1.ClaimResponse, error)
+	askRight func(context.Context, *rightsv1.ClaimRequest) (*rightsv1.ClaimResponse, error)
+	// tellUnused tells it that nothing ran.
+	tellUnused  func(context.Context, *rightsv1.UnusedRequest) error
 	leaseSleeps sync.Mutex // one sleep or wake by the lease at a time
 
 	helper   string
@@ -56,6 +59,7 @@ type Workload struct {
 	hooks    *specs.Hooks
 	created  time.Time
 	facts    facts
+	lower    rootfs
 	tiered   atomic.Bool      // the daemon has, or had, a durable tier
 	export   *snapshot.Export // what Start restores; nil: it starts, or wakes what an earlier shim left
 
@@ -89,12 +93,15 @@ type Workload struct {
 	recent     [often]time.Time // the latest wakes, oldest first
 	loading    *loading         // the sandbox runs, and its memory still comes; nil when all is there
 	touched    touched          // what was asked for first when it was restored
-	madeBy     string           // the version of runsc that made the sandbox
+	madeBy     eligible.Runsc   // what made the sandbox
+	given      []string         // features of the CPU that it sees; nil before it has run
 	expected   bool             // the sandbox's end is our own doing
 	killed     bool             // by SIGKILL: it is about to end
 	stopping   bool             // it sleeps, or is about to, since it was asked to stop: nothing wakes it
 	fencing    bool             // it may not run here any more: no transition begins
 	right      *right           // to run; nil while it doesn't, and without an identity
+	grant      string           // names what was asked for, until something has run under it; "": nothing was
+	ran        bool             // something has run since it was asked for
 	epoch      uint64           // the highest that it had a right under
 	leaseSlept bool             // it was put to sleep by the node's lease
 	// Somebody keeps to the node's lease.
@@ -191,7 +198,7 @@ func (w *Workload) saveState() error {
 	w.mu.Unlock()
 	s := stateFile{
 		Namespace: w.opts.Namespace, ID: w.opts.ID, Identity: w.identity, RunDir: w.config.RunDir,
-		Runsc: w.runsc.Path, RunscRoot: w.runsc.Root, RunscFlags: w.runsc.Flags,
+		Runsc: w.runsc.Binary(), RunscRoot: w.runsc.Root, RunscFlags: w.runsc.Flags,
 		Inner: w.innerPath(), Cgroup: w.group.Path(), Rootfs: w.places.rootfs(),
 		Snapshot: w.local.Dir(), Shim: identify(os.Getpid()), Linked: w.link != nil, Attachment: w.attachment,
 	}

@@ -498,6 +498,203 @@ func (x *WhyAwakeResponse) GetIdle() *Idle {
 	return nil
 }
 
+type NodeRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeRequest) Reset() {
+	*x = NodeRequest{}
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeRequest) ProtoMessage() {}
+
+func (x *NodeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeRequest.ProtoReflect.Descriptor instead.
+func (*NodeRequest) Descriptor() ([]byte, []int) {
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{7}
+}
+
+type NodeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`                                                                             // in the store; the host's where there is none
+	Facts         map[string]string      `protobuf:"bytes,2,rep,name=facts,proto3" json:"facts,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // docs/OPERATIONS.md has their names
+	Runscs        []*Runsc               `protobuf:"bytes,3,rep,name=runscs,proto3" json:"runscs,omitempty"`                                                                         // the one that workloads start with first
+	RunscDir      string                 `protobuf:"bytes,4,opt,name=runsc_dir,json=runscDir,proto3" json:"runsc_dir,omitempty"`                                                     // where others are kept
+	Error         string                 `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`                                                                           // what could not be found out
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeResponse) Reset() {
+	*x = NodeResponse{}
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeResponse) ProtoMessage() {}
+
+func (x *NodeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeResponse.ProtoReflect.Descriptor instead.
+func (*NodeResponse) Descriptor() ([]byte, []int) {
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *NodeResponse) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *NodeResponse) GetFacts() map[string]string {
+	if x != nil {
+		return x.Facts
+	}
+	return nil
+}
+
+func (x *NodeResponse) GetRunscs() []*Runsc {
+	if x != nil {
+		return x.Runscs
+	}
+	return nil
+}
+
+func (x *NodeResponse) GetRunscDir() string {
+	if x != nil {
+		return x.RunscDir
+	}
+	return ""
+}
+
+func (x *NodeResponse) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+// Runsc is one that is on the node, or that something on it needs.
+type Runsc struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Version       string                 `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
+	Sha256        string                 `protobuf:"bytes,2,opt,name=sha256,proto3" json:"sha256,omitempty"`
+	Path          string                 `protobuf:"bytes,3,opt,name=path,proto3" json:"path,omitempty"`                         // empty: it is not there
+	Sidecar       string                 `protobuf:"bytes,4,opt,name=sidecar,proto3" json:"sidecar,omitempty"`                   // beside it; empty: none
+	Configured    bool                   `protobuf:"varint,5,opt,name=configured,proto3" json:"configured,omitempty"`            // workloads start with it
+	NeededBy      []string               `protobuf:"bytes,6,rep,name=needed_by,json=neededBy,proto3" json:"needed_by,omitempty"` // workloads that were put to sleep by it, or run on it: their snapshots are restored by no other
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Runsc) Reset() {
+	*x = Runsc{}
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Runsc) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Runsc) ProtoMessage() {}
+
+func (x *Runsc) ProtoReflect() protoreflect.Message {
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Runsc.ProtoReflect.Descriptor instead.
+func (*Runsc) Descriptor() ([]byte, []int) {
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Runsc) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *Runsc) GetSha256() string {
+	if x != nil {
+		return x.Sha256
+	}
+	return ""
+}
+
+func (x *Runsc) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *Runsc) GetSidecar() string {
+	if x != nil {
+		return x.Sidecar
+	}
+	return ""
+}
+
+func (x *Runsc) GetConfigured() bool {
+	if x != nil {
+		return x.Configured
+	}
+	return false
+}
+
+func (x *Runsc) GetNeededBy() []string {
+	if x != nil {
+		return x.NeededBy
+	}
+	return nil
+}
+
 type VersionRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -506,7 +703,7 @@ type VersionRequest struct {
 
 func (x *VersionRequest) Reset() {
 	*x = VersionRequest{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[7]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -518,7 +715,7 @@ func (x *VersionRequest) String() string {
 func (*VersionRequest) ProtoMessage() {}
 
 func (x *VersionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[7]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -531,7 +728,7 @@ func (x *VersionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionRequest.ProtoReflect.Descriptor instead.
 func (*VersionRequest) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{7}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{10}
 }
 
 type VersionResponse struct {
@@ -546,7 +743,7 @@ type VersionResponse struct {
 
 func (x *VersionResponse) Reset() {
 	*x = VersionResponse{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[8]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -558,7 +755,7 @@ func (x *VersionResponse) String() string {
 func (*VersionResponse) ProtoMessage() {}
 
 func (x *VersionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[8]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -571,7 +768,7 @@ func (x *VersionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionResponse.ProtoReflect.Descriptor instead.
 func (*VersionResponse) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{8}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *VersionResponse) GetVersion() string {
@@ -612,7 +809,7 @@ type StoreCondition struct {
 
 func (x *StoreCondition) Reset() {
 	*x = StoreCondition{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[9]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -624,7 +821,7 @@ func (x *StoreCondition) String() string {
 func (*StoreCondition) ProtoMessage() {}
 
 func (x *StoreCondition) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[9]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -637,7 +834,7 @@ func (x *StoreCondition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreCondition.ProtoReflect.Descriptor instead.
 func (*StoreCondition) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{9}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *StoreCondition) GetUrl() string {
@@ -706,7 +903,7 @@ type SnapshotsRequest struct {
 
 func (x *SnapshotsRequest) Reset() {
 	*x = SnapshotsRequest{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[10]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -718,7 +915,7 @@ func (x *SnapshotsRequest) String() string {
 func (*SnapshotsRequest) ProtoMessage() {}
 
 func (x *SnapshotsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[10]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -731,7 +928,7 @@ func (x *SnapshotsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotsRequest.ProtoReflect.Descriptor instead.
 func (*SnapshotsRequest) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{10}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *SnapshotsRequest) GetName() string {
@@ -766,7 +963,7 @@ type Lineage struct {
 
 func (x *Lineage) Reset() {
 	*x = Lineage{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[11]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -778,7 +975,7 @@ func (x *Lineage) String() string {
 func (*Lineage) ProtoMessage() {}
 
 func (x *Lineage) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[11]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -791,7 +988,7 @@ func (x *Lineage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lineage.ProtoReflect.Descriptor instead.
 func (*Lineage) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{11}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Lineage) GetName() string {
@@ -915,7 +1112,7 @@ type Generation struct {
 
 func (x *Generation) Reset() {
 	*x = Generation{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[12]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -927,7 +1124,7 @@ func (x *Generation) String() string {
 func (*Generation) ProtoMessage() {}
 
 func (x *Generation) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[12]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -940,7 +1137,7 @@ func (x *Generation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Generation.ProtoReflect.Descriptor instead.
 func (*Generation) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{12}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Generation) GetSequence() uint64 {
@@ -1009,7 +1206,7 @@ type VerifySnapshotRequest struct {
 
 func (x *VerifySnapshotRequest) Reset() {
 	*x = VerifySnapshotRequest{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[13]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1021,7 +1218,7 @@ func (x *VerifySnapshotRequest) String() string {
 func (*VerifySnapshotRequest) ProtoMessage() {}
 
 func (x *VerifySnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[13]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1034,7 +1231,7 @@ func (x *VerifySnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifySnapshotRequest.ProtoReflect.Descriptor instead.
 func (*VerifySnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{13}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *VerifySnapshotRequest) GetName() string {
@@ -1064,7 +1261,7 @@ type VerifySnapshotResponse struct {
 
 func (x *VerifySnapshotResponse) Reset() {
 	*x = VerifySnapshotResponse{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[14]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1076,7 +1273,7 @@ func (x *VerifySnapshotResponse) String() string {
 func (*VerifySnapshotResponse) ProtoMessage() {}
 
 func (x *VerifySnapshotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[14]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1089,7 +1286,7 @@ func (x *VerifySnapshotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifySnapshotResponse.ProtoReflect.Descriptor instead.
 func (*VerifySnapshotResponse) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{14}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *VerifySnapshotResponse) GetName() string {
@@ -1130,7 +1327,7 @@ type CollectSnapshotsRequest struct {
 
 func (x *CollectSnapshotsRequest) Reset() {
 	*x = CollectSnapshotsRequest{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[15]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1142,7 +1339,7 @@ func (x *CollectSnapshotsRequest) String() string {
 func (*CollectSnapshotsRequest) ProtoMessage() {}
 
 func (x *CollectSnapshotsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[15]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1155,7 +1352,7 @@ func (x *CollectSnapshotsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CollectSnapshotsRequest.ProtoReflect.Descriptor instead.
 func (*CollectSnapshotsRequest) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{15}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *CollectSnapshotsRequest) GetName() string {
@@ -1190,7 +1387,7 @@ type Collection struct {
 
 func (x *Collection) Reset() {
 	*x = Collection{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[16]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1202,7 +1399,7 @@ func (x *Collection) String() string {
 func (*Collection) ProtoMessage() {}
 
 func (x *Collection) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[16]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1215,7 +1412,7 @@ func (x *Collection) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Collection.ProtoReflect.Descriptor instead.
 func (*Collection) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{16}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Collection) GetName() string {
@@ -1292,7 +1489,7 @@ type Garbage struct {
 
 func (x *Garbage) Reset() {
 	*x = Garbage{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[17]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1304,7 +1501,7 @@ func (x *Garbage) String() string {
 func (*Garbage) ProtoMessage() {}
 
 func (x *Garbage) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[17]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1317,7 +1514,7 @@ func (x *Garbage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Garbage.ProtoReflect.Descriptor instead.
 func (*Garbage) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{17}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Garbage) GetName() string {
@@ -1351,7 +1548,7 @@ type ShowSnapshotRequest struct {
 
 func (x *ShowSnapshotRequest) Reset() {
 	*x = ShowSnapshotRequest{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[18]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1363,7 +1560,7 @@ func (x *ShowSnapshotRequest) String() string {
 func (*ShowSnapshotRequest) ProtoMessage() {}
 
 func (x *ShowSnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[18]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1376,7 +1573,7 @@ func (x *ShowSnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShowSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*ShowSnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{18}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ShowSnapshotRequest) GetName() string {
@@ -1409,7 +1606,7 @@ type ShowSnapshotResponse struct {
 
 func (x *ShowSnapshotResponse) Reset() {
 	*x = ShowSnapshotResponse{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[19]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1421,7 +1618,7 @@ func (x *ShowSnapshotResponse) String() string {
 func (*ShowSnapshotResponse) ProtoMessage() {}
 
 func (x *ShowSnapshotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[19]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1434,7 +1631,7 @@ func (x *ShowSnapshotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShowSnapshotResponse.ProtoReflect.Descriptor instead.
 func (*ShowSnapshotResponse) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{19}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ShowSnapshotResponse) GetLineage() *Lineage {
@@ -1504,7 +1701,7 @@ type SnapshotContainer struct {
 
 func (x *SnapshotContainer) Reset() {
 	*x = SnapshotContainer{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[20]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1516,7 +1713,7 @@ func (x *SnapshotContainer) String() string {
 func (*SnapshotContainer) ProtoMessage() {}
 
 func (x *SnapshotContainer) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[20]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1529,7 +1726,7 @@ func (x *SnapshotContainer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotContainer.ProtoReflect.Descriptor instead.
 func (*SnapshotContainer) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{20}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *SnapshotContainer) GetId() string {
@@ -1563,7 +1760,7 @@ type SnapshotFile struct {
 
 func (x *SnapshotFile) Reset() {
 	*x = SnapshotFile{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[21]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1575,7 +1772,7 @@ func (x *SnapshotFile) String() string {
 func (*SnapshotFile) ProtoMessage() {}
 
 func (x *SnapshotFile) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[21]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1588,7 +1785,7 @@ func (x *SnapshotFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotFile.ProtoReflect.Descriptor instead.
 func (*SnapshotFile) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{21}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *SnapshotFile) GetName() string {
@@ -1616,7 +1813,7 @@ type PinSnapshotRequest struct {
 
 func (x *PinSnapshotRequest) Reset() {
 	*x = PinSnapshotRequest{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[22]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1628,7 +1825,7 @@ func (x *PinSnapshotRequest) String() string {
 func (*PinSnapshotRequest) ProtoMessage() {}
 
 func (x *PinSnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[22]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1641,7 +1838,7 @@ func (x *PinSnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*PinSnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{22}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *PinSnapshotRequest) GetName() string {
@@ -1675,7 +1872,7 @@ type PinSnapshotResponse struct {
 
 func (x *PinSnapshotResponse) Reset() {
 	*x = PinSnapshotResponse{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[23]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1687,7 +1884,7 @@ func (x *PinSnapshotResponse) String() string {
 func (*PinSnapshotResponse) ProtoMessage() {}
 
 func (x *PinSnapshotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[23]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1700,7 +1897,7 @@ func (x *PinSnapshotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinSnapshotResponse.ProtoReflect.Descriptor instead.
 func (*PinSnapshotResponse) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{23}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *PinSnapshotResponse) GetName() string {
@@ -1728,7 +1925,7 @@ type RemoveSnapshotRequest struct {
 
 func (x *RemoveSnapshotRequest) Reset() {
 	*x = RemoveSnapshotRequest{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[24]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1740,7 +1937,7 @@ func (x *RemoveSnapshotRequest) String() string {
 func (*RemoveSnapshotRequest) ProtoMessage() {}
 
 func (x *RemoveSnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[24]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1753,7 +1950,7 @@ func (x *RemoveSnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*RemoveSnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{24}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *RemoveSnapshotRequest) GetName() string {
@@ -1788,7 +1985,7 @@ type RemoveSnapshotResponse struct {
 
 func (x *RemoveSnapshotResponse) Reset() {
 	*x = RemoveSnapshotResponse{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[25]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1800,7 +1997,7 @@ func (x *RemoveSnapshotResponse) String() string {
 func (*RemoveSnapshotResponse) ProtoMessage() {}
 
 func (x *RemoveSnapshotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[25]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1813,7 +2010,7 @@ func (x *RemoveSnapshotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveSnapshotResponse.ProtoReflect.Descriptor instead.
 func (*RemoveSnapshotResponse) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{25}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *RemoveSnapshotResponse) GetName() string {
@@ -1850,7 +2047,7 @@ type ExportSnapshotRequest struct {
 
 func (x *ExportSnapshotRequest) Reset() {
 	*x = ExportSnapshotRequest{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[26]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1862,7 +2059,7 @@ func (x *ExportSnapshotRequest) String() string {
 func (*ExportSnapshotRequest) ProtoMessage() {}
 
 func (x *ExportSnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[26]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1875,7 +2072,7 @@ func (x *ExportSnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*ExportSnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{26}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ExportSnapshotRequest) GetName() string {
@@ -1916,7 +2113,7 @@ type ImportSnapshotRequest struct {
 
 func (x *ImportSnapshotRequest) Reset() {
 	*x = ImportSnapshotRequest{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[27]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1928,7 +2125,7 @@ func (x *ImportSnapshotRequest) String() string {
 func (*ImportSnapshotRequest) ProtoMessage() {}
 
 func (x *ImportSnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[27]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1941,7 +2138,7 @@ func (x *ImportSnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*ImportSnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{27}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ImportSnapshotRequest) GetName() string {
@@ -1973,7 +2170,7 @@ type SnapshotProgress struct {
 
 func (x *SnapshotProgress) Reset() {
 	*x = SnapshotProgress{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[28]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1985,7 +2182,7 @@ func (x *SnapshotProgress) String() string {
 func (*SnapshotProgress) ProtoMessage() {}
 
 func (x *SnapshotProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[28]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1998,7 +2195,7 @@ func (x *SnapshotProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotProgress.ProtoReflect.Descriptor instead.
 func (*SnapshotProgress) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{28}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *SnapshotProgress) GetName() string {
@@ -2048,7 +2245,7 @@ type MoveRequest struct {
 
 func (x *MoveRequest) Reset() {
 	*x = MoveRequest{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[29]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2060,7 +2257,7 @@ func (x *MoveRequest) String() string {
 func (*MoveRequest) ProtoMessage() {}
 
 func (x *MoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[29]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2073,7 +2270,7 @@ func (x *MoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveRequest.ProtoReflect.Descriptor instead.
 func (*MoveRequest) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{29}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *MoveRequest) GetNamespace() string {
@@ -2118,7 +2315,7 @@ type MoveResponse struct {
 
 func (x *MoveResponse) Reset() {
 	*x = MoveResponse{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[30]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2130,7 +2327,7 @@ func (x *MoveResponse) String() string {
 func (*MoveResponse) ProtoMessage() {}
 
 func (x *MoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[30]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2143,7 +2340,7 @@ func (x *MoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveResponse.ProtoReflect.Descriptor instead.
 func (*MoveResponse) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{30}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *MoveResponse) GetStep() string {
@@ -2187,7 +2384,7 @@ type Moved struct {
 
 func (x *Moved) Reset() {
 	*x = Moved{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[31]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2199,7 +2396,7 @@ func (x *Moved) String() string {
 func (*Moved) ProtoMessage() {}
 
 func (x *Moved) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[31]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2212,7 +2409,7 @@ func (x *Moved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Moved.ProtoReflect.Descriptor instead.
 func (*Moved) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{31}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Moved) GetNode() string {
@@ -2260,7 +2457,7 @@ type RewrapSnapshotsRequest struct {
 
 func (x *RewrapSnapshotsRequest) Reset() {
 	*x = RewrapSnapshotsRequest{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[32]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2272,7 +2469,7 @@ func (x *RewrapSnapshotsRequest) String() string {
 func (*RewrapSnapshotsRequest) ProtoMessage() {}
 
 func (x *RewrapSnapshotsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[32]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2285,7 +2482,7 @@ func (x *RewrapSnapshotsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RewrapSnapshotsRequest.ProtoReflect.Descriptor instead.
 func (*RewrapSnapshotsRequest) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{32}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *RewrapSnapshotsRequest) GetName() string {
@@ -2317,7 +2514,7 @@ type Rewrapped struct {
 
 func (x *Rewrapped) Reset() {
 	*x = Rewrapped{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[33]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2329,7 +2526,7 @@ func (x *Rewrapped) String() string {
 func (*Rewrapped) ProtoMessage() {}
 
 func (x *Rewrapped) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[33]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2342,7 +2539,7 @@ func (x *Rewrapped) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rewrapped.ProtoReflect.Descriptor instead.
 func (*Rewrapped) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{33}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Rewrapped) GetName() string {
@@ -2438,7 +2635,27 @@ const file_api_daemon_v1_daemon_proto_rawDesc = "" +
 	"\x10WhyAwakeResponse\x12\x14\n" +
 	"\x05state\x18\x01 \x01(\tR\x05state\x123\n" +
 	"\areasons\x18\x02 \x03(\v2\x19.hibernate.shim.v1.ReasonR\areasons\x12-\n" +
-	"\x04idle\x18\x03 \x01(\v2\x19.hibernate.daemon.v1.IdleR\x04idle\"\x10\n" +
+	"\x04idle\x18\x03 \x01(\v2\x19.hibernate.daemon.v1.IdleR\x04idle\"\r\n" +
+	"\vNodeRequest\"\x87\x02\n" +
+	"\fNodeResponse\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12B\n" +
+	"\x05facts\x18\x02 \x03(\v2,.hibernate.daemon.v1.NodeResponse.FactsEntryR\x05facts\x122\n" +
+	"\x06runscs\x18\x03 \x03(\v2\x1a.hibernate.daemon.v1.RunscR\x06runscs\x12\x1b\n" +
+	"\trunsc_dir\x18\x04 \x01(\tR\brunscDir\x12\x14\n" +
+	"\x05error\x18\x05 \x01(\tR\x05error\x1a8\n" +
+	"\n" +
+	"FactsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xa4\x01\n" +
+	"\x05Runsc\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\tR\aversion\x12\x16\n" +
+	"\x06sha256\x18\x02 \x01(\tR\x06sha256\x12\x12\n" +
+	"\x04path\x18\x03 \x01(\tR\x04path\x12\x18\n" +
+	"\asidecar\x18\x04 \x01(\tR\asidecar\x12\x1e\n" +
+	"\n" +
+	"configured\x18\x05 \x01(\bR\n" +
+	"configured\x12\x1b\n" +
+	"\tneeded_by\x18\x06 \x03(\tR\bneededBy\"\x10\n" +
 	"\x0eVersionRequest\"\x8e\x01\n" +
 	"\x0fVersionResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12&\n" +
@@ -2598,11 +2815,13 @@ const file_api_daemon_v1_daemon_proto_rawDesc = "" +
 	"\aalready\x18\x04 \x01(\bR\aalready\x12\x14\n" +
 	"\x05error\x18\x05 \x01(\tR\x05error\x12\x12\n" +
 	"\x04left\x18\x06 \x01(\rR\x04left\x12\x10\n" +
-	"\x03end\x18\a \x01(\bR\x03end2\xdb\t\n" +
+	"\x03end\x18\a \x01(\bR\x03end2\xa8\n" +
+	"\n" +
 	"\x06Daemon\x12K\n" +
 	"\x04List\x12 .hibernate.daemon.v1.ListRequest\x1a!.hibernate.daemon.v1.ListResponse\x12W\n" +
 	"\bWhyAwake\x12$.hibernate.daemon.v1.WhyAwakeRequest\x1a%.hibernate.daemon.v1.WhyAwakeResponse\x12T\n" +
-	"\aVersion\x12#.hibernate.daemon.v1.VersionRequest\x1a$.hibernate.daemon.v1.VersionResponse\x12R\n" +
+	"\aVersion\x12#.hibernate.daemon.v1.VersionRequest\x1a$.hibernate.daemon.v1.VersionResponse\x12K\n" +
+	"\x04Node\x12 .hibernate.daemon.v1.NodeRequest\x1a!.hibernate.daemon.v1.NodeResponse\x12R\n" +
 	"\tSnapshots\x12%.hibernate.daemon.v1.SnapshotsRequest\x1a\x1c.hibernate.daemon.v1.Lineage0\x01\x12k\n" +
 	"\x0eVerifySnapshot\x12*.hibernate.daemon.v1.VerifySnapshotRequest\x1a+.hibernate.daemon.v1.VerifySnapshotResponse0\x01\x12c\n" +
 	"\x10CollectSnapshots\x12,.hibernate.daemon.v1.CollectSnapshotsRequest\x1a\x1f.hibernate.daemon.v1.Collection0\x01\x12c\n" +
@@ -2626,7 +2845,7 @@ func file_api_daemon_v1_daemon_proto_rawDescGZIP() []byte {
 	return file_api_daemon_v1_daemon_proto_rawDescData
 }
 
-var file_api_daemon_v1_daemon_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
+var file_api_daemon_v1_daemon_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
 var file_api_daemon_v1_daemon_proto_goTypes = []any{
 	(*ListRequest)(nil),             // 0: hibernate.daemon.v1.ListRequest
 	(*ListResponse)(nil),            // 1: hibernate.daemon.v1.ListResponse
@@ -2635,86 +2854,94 @@ var file_api_daemon_v1_daemon_proto_goTypes = []any{
 	(*Idle)(nil),                    // 4: hibernate.daemon.v1.Idle
 	(*WhyAwakeRequest)(nil),         // 5: hibernate.daemon.v1.WhyAwakeRequest
 	(*WhyAwakeResponse)(nil),        // 6: hibernate.daemon.v1.WhyAwakeResponse
-	(*VersionRequest)(nil),          // 7: hibernate.daemon.v1.VersionRequest
-	(*VersionResponse)(nil),         // 8: hibernate.daemon.v1.VersionResponse
-	(*StoreCondition)(nil),          // 9: hibernate.daemon.v1.StoreCondition
-	(*SnapshotsRequest)(nil),        // 10: hibernate.daemon.v1.SnapshotsRequest
-	(*Lineage)(nil),                 // 11: hibernate.daemon.v1.Lineage
-	(*Generation)(nil),              // 12: hibernate.daemon.v1.Generation
-	(*VerifySnapshotRequest)(nil),   // 13: hibernate.daemon.v1.VerifySnapshotRequest
-	(*VerifySnapshotResponse)(nil),  // 14: hibernate.daemon.v1.VerifySnapshotResponse
-	(*CollectSnapshotsRequest)(nil), // 15: hibernate.daemon.v1.CollectSnapshotsRequest
-	(*Collection)(nil),              // 16: hibernate.daemon.v1.Collection
-	(*Garbage)(nil),                 // 17: hibernate.daemon.v1.Garbage
-	(*ShowSnapshotRequest)(nil),     // 18: hibernate.daemon.v1.ShowSnapshotRequest
-	(*ShowSnapshotResponse)(nil),    // 19: hibernate.daemon.v1.ShowSnapshotResponse
-	(*SnapshotContainer)(nil),       // 20: hibernate.daemon.v1.SnapshotContainer
-	(*SnapshotFile)(nil),            // 21: hibernate.daemon.v1.SnapshotFile
-	(*PinSnapshotRequest)(nil),      // 22: hibernate.daemon.v1.PinSnapshotRequest
-	(*PinSnapshotResponse)(nil),     // 23: hibernate.daemon.v1.PinSnapshotResponse
-	(*RemoveSnapshotRequest)(nil),   // 24: hibernate.daemon.v1.RemoveSnapshotRequest
-	(*RemoveSnapshotResponse)(nil),  // 25: hibernate.daemon.v1.RemoveSnapshotResponse
-	(*ExportSnapshotRequest)(nil),   // 26: hibernate.daemon.v1.ExportSnapshotRequest
-	(*ImportSnapshotRequest)(nil),   // 27: hibernate.daemon.v1.ImportSnapshotRequest
-	(*SnapshotProgress)(nil),        // 28: hibernate.daemon.v1.SnapshotProgress
-	(*MoveRequest)(nil),             // 29: hibernate.daemon.v1.MoveRequest
-	(*MoveResponse)(nil),            // 30: hibernate.daemon.v1.MoveResponse
-	(*Moved)(nil),                   // 31: hibernate.daemon.v1.Moved
-	(*RewrapSnapshotsRequest)(nil),  // 32: hibernate.daemon.v1.RewrapSnapshotsRequest
-	(*Rewrapped)(nil),               // 33: hibernate.daemon.v1.Rewrapped
-	(*v1.StatusResponse)(nil),       // 34: hibernate.shim.v1.StatusResponse
-	(*v1.Reason)(nil),               // 35: hibernate.shim.v1.Reason
+	(*NodeRequest)(nil),             // 7: hibernate.daemon.v1.NodeRequest
+	(*NodeResponse)(nil),            // 8: hibernate.daemon.v1.NodeResponse
+	(*Runsc)(nil),                   // 9: hibernate.daemon.v1.Runsc
+	(*VersionRequest)(nil),          // 10: hibernate.daemon.v1.VersionRequest
+	(*VersionResponse)(nil),         // 11: hibernate.daemon.v1.VersionResponse
+	(*StoreCondition)(nil),          // 12: hibernate.daemon.v1.StoreCondition
+	(*SnapshotsRequest)(nil),        // 13: hibernate.daemon.v1.SnapshotsRequest
+	(*Lineage)(nil),                 // 14: hibernate.daemon.v1.Lineage
+	(*Generation)(nil),              // 15: hibernate.daemon.v1.Generation
+	(*VerifySnapshotRequest)(nil),   // 16: hibernate.daemon.v1.VerifySnapshotRequest
+	(*VerifySnapshotResponse)(nil),  // 17: hibernate.daemon.v1.VerifySnapshotResponse
+	(*CollectSnapshotsRequest)(nil), // 18: hibernate.daemon.v1.CollectSnapshotsRequest
+	(*Collection)(nil),              // 19: hibernate.daemon.v1.Collection
+	(*Garbage)(nil),                 // 20: hibernate.daemon.v1.Garbage
+	(*ShowSnapshotRequest)(nil),     // 21: hibernate.daemon.v1.ShowSnapshotRequest
+	(*ShowSnapshotResponse)(nil),    // 22: hibernate.daemon.v1.ShowSnapshotResponse
+	(*SnapshotContainer)(nil),       // 23: hibernate.daemon.v1.SnapshotContainer
+	(*SnapshotFile)(nil),            // 24: hibernate.daemon.v1.SnapshotFile
+	(*PinSnapshotRequest)(nil),      // 25: hibernate.daemon.v1.PinSnapshotRequest
+	(*PinSnapshotResponse)(nil),     // 26: hibernate.daemon.v1.PinSnapshotResponse
+	(*RemoveSnapshotRequest)(nil),   // 27: hibernate.daemon.v1.RemoveSnapshotRequest
+	(*RemoveSnapshotResponse)(nil),  // 28: hibernate.daemon.v1.RemoveSnapshotResponse
+	(*ExportSnapshotRequest)(nil),   // 29: hibernate.daemon.v1.ExportSnapshotRequest
+	(*ImportSnapshotRequest)(nil),   // 30: hibernate.daemon.v1.ImportSnapshotRequest
+	(*SnapshotProgress)(nil),        // 31: hibernate.daemon.v1.SnapshotProgress
+	(*MoveRequest)(nil),             // 32: hibernate.daemon.v1.MoveRequest
+	(*MoveResponse)(nil),            // 33: hibernate.daemon.v1.MoveResponse
+	(*Moved)(nil),                   // 34: hibernate.daemon.v1.Moved
+	(*RewrapSnapshotsRequest)(nil),  // 35: hibernate.daemon.v1.RewrapSnapshotsRequest
+	(*Rewrapped)(nil),               // 36: hibernate.daemon.v1.Rewrapped
+	nil,                             // 37: hibernate.daemon.v1.NodeResponse.FactsEntry
+	(*v1.StatusResponse)(nil),       // 38: hibernate.shim.v1.StatusResponse
+	(*v1.Reason)(nil),               // 39: hibernate.shim.v1.Reason
 }
 var file_api_daemon_v1_daemon_proto_depIdxs = []int32{
 	2,  // 0: hibernate.daemon.v1.ListResponse.workloads:type_name -> hibernate.daemon.v1.Workload
-	34, // 1: hibernate.daemon.v1.Workload.status:type_name -> hibernate.shim.v1.StatusResponse
+	38, // 1: hibernate.daemon.v1.Workload.status:type_name -> hibernate.shim.v1.StatusResponse
 	4,  // 2: hibernate.daemon.v1.Workload.idle:type_name -> hibernate.daemon.v1.Idle
 	3,  // 3: hibernate.daemon.v1.Workload.copies:type_name -> hibernate.daemon.v1.Copies
-	35, // 4: hibernate.daemon.v1.WhyAwakeResponse.reasons:type_name -> hibernate.shim.v1.Reason
+	39, // 4: hibernate.daemon.v1.WhyAwakeResponse.reasons:type_name -> hibernate.shim.v1.Reason
 	4,  // 5: hibernate.daemon.v1.WhyAwakeResponse.idle:type_name -> hibernate.daemon.v1.Idle
-	9,  // 6: hibernate.daemon.v1.VersionResponse.store:type_name -> hibernate.daemon.v1.StoreCondition
-	3,  // 7: hibernate.daemon.v1.Lineage.copies:type_name -> hibernate.daemon.v1.Copies
-	12, // 8: hibernate.daemon.v1.Lineage.generations:type_name -> hibernate.daemon.v1.Generation
-	12, // 9: hibernate.daemon.v1.VerifySnapshotResponse.verified:type_name -> hibernate.daemon.v1.Generation
-	17, // 10: hibernate.daemon.v1.Collection.deleted:type_name -> hibernate.daemon.v1.Garbage
-	11, // 11: hibernate.daemon.v1.ShowSnapshotResponse.lineage:type_name -> hibernate.daemon.v1.Lineage
-	12, // 12: hibernate.daemon.v1.ShowSnapshotResponse.generation:type_name -> hibernate.daemon.v1.Generation
-	20, // 13: hibernate.daemon.v1.ShowSnapshotResponse.containers:type_name -> hibernate.daemon.v1.SnapshotContainer
-	21, // 14: hibernate.daemon.v1.ShowSnapshotResponse.files:type_name -> hibernate.daemon.v1.SnapshotFile
-	12, // 15: hibernate.daemon.v1.PinSnapshotResponse.generation:type_name -> hibernate.daemon.v1.Generation
-	12, // 16: hibernate.daemon.v1.SnapshotProgress.generation:type_name -> hibernate.daemon.v1.Generation
-	31, // 17: hibernate.daemon.v1.MoveResponse.moved:type_name -> hibernate.daemon.v1.Moved
-	0,  // 18: hibernate.daemon.v1.Daemon.List:input_type -> hibernate.daemon.v1.ListRequest
-	5,  // 19: hibernate.daemon.v1.Daemon.WhyAwake:input_type -> hibernate.daemon.v1.WhyAwakeRequest
-	7,  // 20: hibernate.daemon.v1.Daemon.Version:input_type -> hibernate.daemon.v1.VersionRequest
-	10, // 21: hibernate.daemon.v1.Daemon.Snapshots:input_type -> hibernate.daemon.v1.SnapshotsRequest
-	13, // 22: hibernate.daemon.v1.Daemon.VerifySnapshot:input_type -> hibernate.daemon.v1.VerifySnapshotRequest
-	15, // 23: hibernate.daemon.v1.Daemon.CollectSnapshots:input_type -> hibernate.daemon.v1.CollectSnapshotsRequest
-	18, // 24: hibernate.daemon.v1.Daemon.ShowSnapshot:input_type -> hibernate.daemon.v1.ShowSnapshotRequest
-	22, // 25: hibernate.daemon.v1.Daemon.PinSnapshot:input_type -> hibernate.daemon.v1.PinSnapshotRequest
-	24, // 26: hibernate.daemon.v1.Daemon.RemoveSnapshot:input_type -> hibernate.daemon.v1.RemoveSnapshotRequest
-	26, // 27: hibernate.daemon.v1.Daemon.ExportSnapshot:input_type -> hibernate.daemon.v1.ExportSnapshotRequest
-	27, // 28: hibernate.daemon.v1.Daemon.ImportSnapshot:input_type -> hibernate.daemon.v1.ImportSnapshotRequest
-	29, // 29: hibernate.daemon.v1.Daemon.Move:input_type -> hibernate.daemon.v1.MoveRequest
-	32, // 30: hibernate.daemon.v1.Daemon.RewrapSnapshots:input_type -> hibernate.daemon.v1.RewrapSnapshotsRequest
-	1,  // 31: hibernate.daemon.v1.Daemon.List:output_type -> hibernate.daemon.v1.ListResponse
-	6,  // 32: hibernate.daemon.v1.Daemon.WhyAwake:output_type -> hibernate.daemon.v1.WhyAwakeResponse
-	8,  // 33: hibernate.daemon.v1.Daemon.Version:output_type -> hibernate.daemon.v1.VersionResponse
-	11, // 34: hibernate.daemon.v1.Daemon.Snapshots:output_type -> hibernate.daemon.v1.Lineage
-	14, // 35: hibernate.daemon.v1.Daemon.VerifySnapshot:output_type -> hibernate.daemon.v1.VerifySnapshotResponse
-	16, // 36: hibernate.daemon.v1.Daemon.CollectSnapshots:output_type -> hibernate.daemon.v1.Collection
-	19, // 37: hibernate.daemon.v1.Daemon.ShowSnapshot:output_type -> hibernate.daemon.v1.ShowSnapshotResponse
-	23, // 38: hibernate.daemon.v1.Daemon.PinSnapshot:output_type -> hibernate.daemon.v1.PinSnapshotResponse
-	25, // 39: hibernate.daemon.v1.Daemon.RemoveSnapshot:output_type -> hibernate.daemon.v1.RemoveSnapshotResponse
-	28, // 40: hibernate.daemon.v1.Daemon.ExportSnapshot:output_type -> hibernate.daemon.v1.SnapshotProgress
-	28, // 41: hibernate.daemon.v1.Daemon.ImportSnapshot:output_type -> hibernate.daemon.v1.SnapshotProgress
-	30, // 42: hibernate.daemon.v1.Daemon.Move:output_type -> hibernate.daemon.v1.MoveResponse
-	33, // 43: hibernate.daemon.v1.Daemon.RewrapSnapshots:output_type -> hibernate.daemon.v1.Rewrapped
-	31, // [31:44] is the sub-list for method output_type
-	18, // [18:31] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	37, // 6: hibernate.daemon.v1.NodeResponse.facts:type_name -> hibernate.daemon.v1.NodeResponse.FactsEntry
+	9,  // 7: hibernate.daemon.v1.NodeResponse.runscs:type_name -> hibernate.daemon.v1.Runsc
+	12, // 8: hibernate.daemon.v1.VersionResponse.store:type_name -> hibernate.daemon.v1.StoreCondition
+	3,  // 9: hibernate.daemon.v1.Lineage.copies:type_name -> hibernate.daemon.v1.Copies
+	15, // 10: hibernate.daemon.v1.Lineage.generations:type_name -> hibernate.daemon.v1.Generation
+	15, // 11: hibernate.daemon.v1.VerifySnapshotResponse.verified:type_name -> hibernate.daemon.v1.Generation
+	20, // 12: hibernate.daemon.v1.Collection.deleted:type_name -> hibernate.daemon.v1.Garbage
+	14, // 13: hibernate.daemon.v1.ShowSnapshotResponse.lineage:type_name -> hibernate.daemon.v1.Lineage
+	15, // 14: hibernate.daemon.v1.ShowSnapshotResponse.generation:type_name -> hibernate.daemon.v1.Generation
+	23, // 15: hibernate.daemon.v1.ShowSnapshotResponse.containers:type_name -> hibernate.daemon.v1.SnapshotContainer
+	24, // 16: hibernate.daemon.v1.ShowSnapshotResponse.files:type_name -> hibernate.daemon.v1.SnapshotFile
+	15, // 17: hibernate.daemon.v1.PinSnapshotResponse.generation:type_name -> hibernate.daemon.v1.Generation
+	15, // 18: hibernate.daemon.v1.SnapshotProgress.generation:type_name -> hibernate.daemon.v1.Generation
+	34, // 19: hibernate.daemon.v1.MoveResponse.moved:type_name -> hibernate.daemon.v1.Moved
+	0,  // 20: hibernate.daemon.v1.Daemon.List:input_type -> hibernate.daemon.v1.ListRequest
+	5,  // 21: hibernate.daemon.v1.Daemon.WhyAwake:input_type -> hibernate.daemon.v1.WhyAwakeRequest
+	10, // 22: hibernate.daemon.v1.Daemon.Version:input_type -> hibernate.daemon.v1.VersionRequest
+	7,  // 23: hibernate.daemon.v1.Daemon.Node:input_type -> hibernate.daemon.v1.NodeRequest
+	13, // 24: hibernate.daemon.v1.Daemon.Snapshots:input_type -> hibernate.daemon.v1.SnapshotsRequest
+	16, // 25: hibernate.daemon.v1.Daemon.VerifySnapshot:input_type -> hibernate.daemon.v1.VerifySnapshotRequest
+	18, // 26: hibernate.daemon.v1.Daemon.CollectSnapshots:input_type -> hibernate.daemon.v1.CollectSnapshotsRequest
+	21, // 27: hibernate.daemon.v1.Daemon.ShowSnapshot:input_type -> hibernate.daemon.v1.ShowSnapshotRequest
+	25, // 28: hibernate.daemon.v1.Daemon.PinSnapshot:input_type -> hibernate.daemon.v1.PinSnapshotRequest
+	27, // 29: hibernate.daemon.v1.Daemon.RemoveSnapshot:input_type -> hibernate.daemon.v1.RemoveSnapshotRequest
+	29, // 30: hibernate.daemon.v1.Daemon.ExportSnapshot:input_type -> hibernate.daemon.v1.ExportSnapshotRequest
+	30, // 31: hibernate.daemon.v1.Daemon.ImportSnapshot:input_type -> hibernate.daemon.v1.ImportSnapshotRequest
+	32, // 32: hibernate.daemon.v1.Daemon.Move:input_type -> hibernate.daemon.v1.MoveRequest
+	35, // 33: hibernate.daemon.v1.Daemon.RewrapSnapshots:input_type -> hibernate.daemon.v1.RewrapSnapshotsRequest
+	1,  // 34: hibernate.daemon.v1.Daemon.List:output_type -> hibernate.daemon.v1.ListResponse
+	6,  // 35: hibernate.daemon.v1.Daemon.WhyAwake:output_type -> hibernate.daemon.v1.WhyAwakeResponse
+	11, // 36: hibernate.daemon.v1.Daemon.Version:output_type -> hibernate.daemon.v1.VersionResponse
+	8,  // 37: hibernate.daemon.v1.Daemon.Node:output_type -> hibernate.daemon.v1.NodeResponse
+	14, // 38: hibernate.daemon.v1.Daemon.Snapshots:output_type -> hibernate.daemon.v1.Lineage
+	17, // 39: hibernate.daemon.v1.Daemon.VerifySnapshot:output_type -> hibernate.daemon.v1.VerifySnapshotResponse
+	19, // 40: hibernate.daemon.v1.Daemon.CollectSnapshots:output_type -> hibernate.daemon.v1.Collection
+	22, // 41: hibernate.daemon.v1.Daemon.ShowSnapshot:output_type -> hibernate.daemon.v1.ShowSnapshotResponse
+	26, // 42: hibernate.daemon.v1.Daemon.PinSnapshot:output_type -> hibernate.daemon.v1.PinSnapshotResponse
+	28, // 43: hibernate.daemon.v1.Daemon.RemoveSnapshot:output_type -> hibernate.daemon.v1.RemoveSnapshotResponse
+	31, // 44: hibernate.daemon.v1.Daemon.ExportSnapshot:output_type -> hibernate.daemon.v1.SnapshotProgress
+	31, // 45: hibernate.daemon.v1.Daemon.ImportSnapshot:output_type -> hibernate.daemon.v1.SnapshotProgress
+	33, // 46: hibernate.daemon.v1.Daemon.Move:output_type -> hibernate.daemon.v1.MoveResponse
+	36, // 47: hibernate.daemon.v1.Daemon.RewrapSnapshots:output_type -> hibernate.daemon.v1.Rewrapped
+	34, // [34:48] is the sub-list for method output_type
+	20, // [20:34] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_api_daemon_v1_daemon_proto_init() }
@@ -2728,7 +2955,7 @@ func file_api_daemon_v1_daemon_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_daemon_v1_daemon_proto_rawDesc), len(file_api_daemon_v1_daemon_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   34,
+			NumMessages:   38,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -11,6 +11,7 @@ type TTRPCDaemonService interface {
 	List(context.Context, *ListRequest) (*ListResponse, error)
 	WhyAwake(context.Context, *WhyAwakeRequest) (*WhyAwakeResponse, error)
 	Version(context.Context, *VersionRequest) (*VersionResponse, error)
+	Node(context.Context, *NodeRequest) (*NodeResponse, error)
 	Snapshots(context.Context, *SnapshotsRequest, TTRPCDaemon_SnapshotsServer) error
 	VerifySnapshot(context.Context, *VerifySnapshotRequest, TTRPCDaemon_VerifySnapshotServer) error
 	CollectSnapshots(context.Context, *CollectSnapshotsRequest, TTRPCDaemon_CollectSnapshotsServer) error
@@ -138,6 +139,13 @@ func RegisterTTRPCDaemonService(srv *ttrpc.Server, svc TTRPCDaemonService) {
 				}
 				return svc.Version(ctx, &req)
 			},
+			"Node": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req NodeRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Node(ctx, &req)
+			},
 			"ShowSnapshot": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
 				var req ShowSnapshotRequest
 				if err := unmarshal(&req); err != nil {
@@ -246,6 +254,7 @@ type TTRPCDaemonClient interface {
 	List(context.Context, *ListRequest) (*ListResponse, error)
 	WhyAwake(context.Context, *WhyAwakeRequest) (*WhyAwakeResponse, error)
 	Version(context.Context, *VersionRequest) (*VersionResponse, error)
+	Node(context.Context, *NodeRequest) (*NodeResponse, error)
 	Snapshots(context.Context, *SnapshotsRequest) (TTRPCDaemon_SnapshotsClient, error)
 	VerifySnapshot(context.Context, *VerifySnapshotRequest) (TTRPCDaemon_VerifySnapshotClient, error)
 	CollectSnapshots(context.Context, *CollectSnapshotsRequest) (TTRPCDaemon_CollectSnapshotsClient, error)
@@ -287,6 +296,14 @@ func (c *ttrpcdaemonClient) WhyAwake(ctx context.Context, req *WhyAwakeRequest) 
 func (c *ttrpcdaemonClient) Version(ctx context.Context, req *VersionRequest) (*VersionResponse, error) {
 	var resp VersionResponse
 	if err := c.client.Call(ctx, "hibernate.daemon.v1.Daemon", "Version", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *ttrpcdaemonClient) Node(ctx context.Context, req *NodeRequest) (*NodeResponse, error) {
+	var resp NodeResponse
+	if err := c.client.Call(ctx, "hibernate.daemon.v1.Daemon", "Node", req, &resp); err != nil {
 		return nil, err
 	}
 	return &resp, nil

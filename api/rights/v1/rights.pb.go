@@ -92,7 +92,9 @@ type ClaimRequest struct {
 	// The newest snapshot that was committed on this node; 0: none.
 	LocalSequence uint64 `protobuf:"varint,2,opt,name=local_sequence,json=localSequence,proto3" json:"local_sequence,omitempty"`
 	// The epoch that it was committed under; 0: none.
-	LocalEpoch    uint64 `protobuf:"varint,3,opt,name=local_epoch,json=localEpoch,proto3" json:"local_epoch,omitempty"`
+	LocalEpoch uint64 `protobuf:"varint,3,opt,name=local_epoch,json=localEpoch,proto3" json:"local_epoch,omitempty"`
+	// Random, the shim's: the name of what is given, for Unused. The same while a request is repeated.
+	Grant         string `protobuf:"bytes,4,opt,name=grant,proto3" json:"grant,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -148,6 +150,223 @@ func (x *ClaimRequest) GetLocalEpoch() uint64 {
 	return 0
 }
 
+func (x *ClaimRequest) GetGrant() string {
+	if x != nil {
+		return x.Grant
+	}
+	return ""
+}
+
+type UnusedRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Workload      *Workload              `protobuf:"bytes,1,opt,name=workload,proto3" json:"workload,omitempty"`
+	Grant         string                 `protobuf:"bytes,2,opt,name=grant,proto3" json:"grant,omitempty"` // of the ClaimRequest
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UnusedRequest) Reset() {
+	*x = UnusedRequest{}
+	mi := &file_api_rights_v1_rights_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UnusedRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UnusedRequest) ProtoMessage() {}
+
+func (x *UnusedRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_rights_v1_rights_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UnusedRequest.ProtoReflect.Descriptor instead.
+func (*UnusedRequest) Descriptor() ([]byte, []int) {
+	return file_api_rights_v1_rights_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *UnusedRequest) GetWorkload() *Workload {
+	if x != nil {
+		return x.Workload
+	}
+	return nil
+}
+
+func (x *UnusedRequest) GetGrant() string {
+	if x != nil {
+		return x.Grant
+	}
+	return ""
+}
+
+type UnusedResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UnusedResponse) Reset() {
+	*x = UnusedResponse{}
+	mi := &file_api_rights_v1_rights_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UnusedResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UnusedResponse) ProtoMessage() {}
+
+func (x *UnusedResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_rights_v1_rights_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UnusedResponse.ProtoReflect.Descriptor instead.
+func (*UnusedResponse) Descriptor() ([]byte, []int) {
+	return file_api_rights_v1_rights_proto_rawDescGZIP(), []int{3}
+}
+
+type RootfsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`   // containerd's
+	Id            string                 `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`                 // the container's
+	Containerd    string                 `protobuf:"bytes,3,opt,name=containerd,proto3" json:"containerd,omitempty"` // its socket
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RootfsRequest) Reset() {
+	*x = RootfsRequest{}
+	mi := &file_api_rights_v1_rights_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RootfsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RootfsRequest) ProtoMessage() {}
+
+func (x *RootfsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_rights_v1_rights_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RootfsRequest.ProtoReflect.Descriptor instead.
+func (*RootfsRequest) Descriptor() ([]byte, []int) {
+	return file_api_rights_v1_rights_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *RootfsRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *RootfsRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *RootfsRequest) GetContainerd() string {
+	if x != nil {
+		return x.Containerd
+	}
+	return ""
+}
+
+type RootfsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The chain ID of the image's layers: a digest of all the files in them, whatever the image is called. Empty: containerd has made the root
+	// file system from nothing that it names, or it can't be asked.
+	ChainId       string `protobuf:"bytes,1,opt,name=chain_id,json=chainId,proto3" json:"chain_id,omitempty"`
+	Image         string `protobuf:"bytes,2,opt,name=image,proto3" json:"image,omitempty"`     // its name
+	Problem       string `protobuf:"bytes,3,opt,name=problem,proto3" json:"problem,omitempty"` // why it can't be asked; empty: it was
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RootfsResponse) Reset() {
+	*x = RootfsResponse{}
+	mi := &file_api_rights_v1_rights_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RootfsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RootfsResponse) ProtoMessage() {}
+
+func (x *RootfsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_rights_v1_rights_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RootfsResponse.ProtoReflect.Descriptor instead.
+func (*RootfsResponse) Descriptor() ([]byte, []int) {
+	return file_api_rights_v1_rights_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *RootfsResponse) GetChainId() string {
+	if x != nil {
+		return x.ChainId
+	}
+	return ""
+}
+
+func (x *RootfsResponse) GetImage() string {
+	if x != nil {
+		return x.Image
+	}
+	return ""
+}
+
+func (x *RootfsResponse) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
 type ClaimResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Why the right was not given; empty: it was. See the constants in package rights.
@@ -176,7 +395,7 @@ type ClaimResponse struct {
 
 func (x *ClaimResponse) Reset() {
 	*x = ClaimResponse{}
-	mi := &file_api_rights_v1_rights_proto_msgTypes[2]
+	mi := &file_api_rights_v1_rights_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -188,7 +407,7 @@ func (x *ClaimResponse) String() string {
 func (*ClaimResponse) ProtoMessage() {}
 
 func (x *ClaimResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_rights_v1_rights_proto_msgTypes[2]
+	mi := &file_api_rights_v1_rights_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -201,7 +420,7 @@ func (x *ClaimResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClaimResponse.ProtoReflect.Descriptor instead.
 func (*ClaimResponse) Descriptor() ([]byte, []int) {
-	return file_api_rights_v1_rights_proto_rawDescGZIP(), []int{2}
+	return file_api_rights_v1_rights_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ClaimResponse) GetClass() string {
@@ -284,7 +503,7 @@ type Generation struct {
 
 func (x *Generation) Reset() {
 	*x = Generation{}
-	mi := &file_api_rights_v1_rights_proto_msgTypes[3]
+	mi := &file_api_rights_v1_rights_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -296,7 +515,7 @@ func (x *Generation) String() string {
 func (*Generation) ProtoMessage() {}
 
 func (x *Generation) ProtoReflect() protoreflect.Message {
-	mi := &file_api_rights_v1_rights_proto_msgTypes[3]
+	mi := &file_api_rights_v1_rights_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -309,7 +528,7 @@ func (x *Generation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Generation.ProtoReflect.Descriptor instead.
 func (*Generation) Descriptor() ([]byte, []int) {
-	return file_api_rights_v1_rights_proto_rawDescGZIP(), []int{3}
+	return file_api_rights_v1_rights_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Generation) GetSequence() uint64 {
@@ -334,12 +553,27 @@ const file_api_rights_v1_rights_proto_rawDesc = "" +
 	"\bWorkload\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x1a\n" +
-	"\bidentity\x18\x03 \x01(\tR\bidentity\"\x91\x01\n" +
+	"\bidentity\x18\x03 \x01(\tR\bidentity\"\xa7\x01\n" +
 	"\fClaimRequest\x129\n" +
 	"\bworkload\x18\x01 \x01(\v2\x1d.hibernate.rights.v1.WorkloadR\bworkload\x12%\n" +
 	"\x0elocal_sequence\x18\x02 \x01(\x04R\rlocalSequence\x12\x1f\n" +
 	"\vlocal_epoch\x18\x03 \x01(\x04R\n" +
-	"localEpoch\"\xc1\x02\n" +
+	"localEpoch\x12\x14\n" +
+	"\x05grant\x18\x04 \x01(\tR\x05grant\"`\n" +
+	"\rUnusedRequest\x129\n" +
+	"\bworkload\x18\x01 \x01(\v2\x1d.hibernate.rights.v1.WorkloadR\bworkload\x12\x14\n" +
+	"\x05grant\x18\x02 \x01(\tR\x05grant\"\x10\n" +
+	"\x0eUnusedResponse\"]\n" +
+	"\rRootfsRequest\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\tR\x02id\x12\x1e\n" +
+	"\n" +
+	"containerd\x18\x03 \x01(\tR\n" +
+	"containerd\"[\n" +
+	"\x0eRootfsResponse\x12\x19\n" +
+	"\bchain_id\x18\x01 \x01(\tR\achainId\x12\x14\n" +
+	"\x05image\x18\x02 \x01(\tR\x05image\x12\x18\n" +
+	"\aproblem\x18\x03 \x01(\tR\aproblem\"\xc1\x02\n" +
 	"\rClaimResponse\x12\x14\n" +
 	"\x05class\x18\x01 \x01(\tR\x05class\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12\x14\n" +
@@ -355,9 +589,11 @@ const file_api_rights_v1_rights_proto_rawDesc = "" +
 	"\n" +
 	"Generation\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12\x14\n" +
-	"\x05epoch\x18\x02 \x01(\x04R\x05epoch2X\n" +
+	"\x05epoch\x18\x02 \x01(\x04R\x05epoch2\xfe\x01\n" +
 	"\x06Rights\x12N\n" +
-	"\x05Claim\x12!.hibernate.rights.v1.ClaimRequest\x1a\".hibernate.rights.v1.ClaimResponseB?Z=github.com/hibernate-runtime/hibernate/api/rights/v1;rightsv1b\x06proto3"
+	"\x05Claim\x12!.hibernate.rights.v1.ClaimRequest\x1a\".hibernate.rights.v1.ClaimResponse\x12Q\n" +
+	"\x06Unused\x12\".hibernate.rights.v1.UnusedRequest\x1a#.hibernate.rights.v1.UnusedResponse\x12Q\n" +
+	"\x06Rootfs\x12\".hibernate.rights.v1.RootfsRequest\x1a#.hibernate.rights.v1.RootfsResponseB?Z=github.com/hibernate-runtime/hibernate/api/rights/v1;rightsv1b\x06proto3"
 
 var (
 	file_api_rights_v1_rights_proto_rawDescOnce sync.Once
@@ -371,23 +607,32 @@ func file_api_rights_v1_rights_proto_rawDescGZIP() []byte {
 	return file_api_rights_v1_rights_proto_rawDescData
 }
 
-var file_api_rights_v1_rights_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_api_rights_v1_rights_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_api_rights_v1_rights_proto_goTypes = []any{
-	(*Workload)(nil),      // 0: hibernate.rights.v1.Workload
-	(*ClaimRequest)(nil),  // 1: hibernate.rights.v1.ClaimRequest
-	(*ClaimResponse)(nil), // 2: hibernate.rights.v1.ClaimResponse
-	(*Generation)(nil),    // 3: hibernate.rights.v1.Generation
+	(*Workload)(nil),       // 0: hibernate.rights.v1.Workload
+	(*ClaimRequest)(nil),   // 1: hibernate.rights.v1.ClaimRequest
+	(*UnusedRequest)(nil),  // 2: hibernate.rights.v1.UnusedRequest
+	(*UnusedResponse)(nil), // 3: hibernate.rights.v1.UnusedResponse
+	(*RootfsRequest)(nil),  // 4: hibernate.rights.v1.RootfsRequest
+	(*RootfsResponse)(nil), // 5: hibernate.rights.v1.RootfsResponse
+	(*ClaimResponse)(nil),  // 6: hibernate.rights.v1.ClaimResponse
+	(*Generation)(nil),     // 7: hibernate.rights.v1.Generation
 }
 var file_api_rights_v1_rights_proto_depIdxs = []int32{
 	0, // 0: hibernate.rights.v1.ClaimRequest.workload:type_name -> hibernate.rights.v1.Workload
-	3, // 1: hibernate.rights.v1.ClaimResponse.generations:type_name -> hibernate.rights.v1.Generation
-	1, // 2: hibernate.rights.v1.Rights.Claim:input_type -> hibernate.rights.v1.ClaimRequest
-	2, // 3: hibernate.rights.v1.Rights.Claim:output_type -> hibernate.rights.v1.ClaimResponse
-	3, // [3:4] is the sub-list for method output_type
-	2, // [2:3] is the sub-list for method input_type
-	2, // [2:2] is the sub-list for extension type_name
-	2, // [2:2] is the sub-list for extension extendee
-	0, // [0:2] is the sub-list for field type_name
+	0, // 1: hibernate.rights.v1.UnusedRequest.workload:type_name -> hibernate.rights.v1.Workload
+	7, // 2: hibernate.rights.v1.ClaimResponse.generations:type_name -> hibernate.rights.v1.Generation
+	1, // 3: hibernate.rights.v1.Rights.Claim:input_type -> hibernate.rights.v1.ClaimRequest
+	2, // 4: hibernate.rights.v1.Rights.Unused:input_type -> hibernate.rights.v1.UnusedRequest
+	4, // 5: hibernate.rights.v1.Rights.Rootfs:input_type -> hibernate.rights.v1.RootfsRequest
+	6, // 6: hibernate.rights.v1.Rights.Claim:output_type -> hibernate.rights.v1.ClaimResponse
+	3, // 7: hibernate.rights.v1.Rights.Unused:output_type -> hibernate.rights.v1.UnusedResponse
+	5, // 8: hibernate.rights.v1.Rights.Rootfs:output_type -> hibernate.rights.v1.RootfsResponse
+	6, // [6:9] is the sub-list for method output_type
+	3, // [3:6] is the sub-list for method input_type
+	3, // [3:3] is the sub-list for extension type_name
+	3, // [3:3] is the sub-list for extension extendee
+	0, // [0:3] is the sub-list for field type_name
 }
 
 func init() { file_api_rights_v1_rights_proto_init() }
@@ -401,7 +646,7 @@ func file_api_rights_v1_rights_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_rights_v1_rights_proto_rawDesc), len(file_api_rights_v1_rights_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   4,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

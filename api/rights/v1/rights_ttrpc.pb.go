@@ -9,6 +9,8 @@ import (
 
 type TTRPCRightsService interface {
 	Claim(context.Context, *ClaimRequest) (*ClaimResponse, error)
+	Unused(context.Context, *UnusedRequest) (*UnusedResponse, error)
+	Rootfs(context.Context, *RootfsRequest) (*RootfsResponse, error)
 }
 
 func RegisterTTRPCRightsService(srv *ttrpc.Server, svc TTRPCRightsService) {
@@ -20,6 +22,20 @@ func RegisterTTRPCRightsService(srv *ttrpc.Server, svc TTRPCRightsService) {
 					return nil, err
 				}
 				return svc.Claim(ctx, &req)
+			},
+			"Unused": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req UnusedRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Unused(ctx, &req)
+			},
+			"Rootfs": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req RootfsRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Rootfs(ctx, &req)
 			},
 		},
 	})
@@ -38,6 +54,22 @@ func NewTTRPCRightsClient(client *ttrpc.Client) TTRPCRightsService {
 func (c *ttrpcrightsClient) Claim(ctx context.Context, req *ClaimRequest) (*ClaimResponse, error) {
 	var resp ClaimResponse
 	if err := c.client.Call(ctx, "hibernate.rights.v1.Rights", "Claim", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *ttrpcrightsClient) Unused(ctx context.Context, req *UnusedRequest) (*UnusedResponse, error) {
+	var resp UnusedResponse
+	if err := c.client.Call(ctx, "hibernate.rights.v1.Rights", "Unused", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *ttrpcrightsClient) Rootfs(ctx context.Context, req *RootfsRequest) (*RootfsResponse, error) {
+	var resp RootfsResponse
+	if err := c.client.Call(ctx, "hibernate.rights.v1.Rights", "Rootfs", req, &resp); err != nil {
 		return nil, err
 	}
 	return &resp, nil

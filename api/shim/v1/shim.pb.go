@@ -966,7 +966,8 @@ type StatusResponse struct {
 	// Of the claim that it runs under, or that it was put to sleep under last; 0: none.
 	Epoch uint64 `protobuf:"varint,28,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	// It runs though nobody could be asked whether another node's copy does (fencing = relaxed).
-	Unconfirmed   bool `protobuf:"varint,29,opt,name=unconfirmed,proto3" json:"unconfirmed,omitempty"`
+	Unconfirmed   bool   `protobuf:"varint,29,opt,name=unconfirmed,proto3" json:"unconfirmed,omitempty"`
+	RunscSha256   string `protobuf:"bytes,30,opt,name=runsc_sha256,json=runscSha256,proto3" json:"runsc_sha256,omitempty"` // of the binary that made its sandbox, hex
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1202,6 +1203,13 @@ func (x *StatusResponse) GetUnconfirmed() bool {
 		return x.Unconfirmed
 	}
 	return false
+}
+
+func (x *StatusResponse) GetRunscSha256() string {
+	if x != nil {
+		return x.RunscSha256
+	}
+	return ""
 }
 
 // Limits of what the workload's clients may take.
@@ -1937,7 +1945,7 @@ const file_api_shim_v1_shim_proto_rawDesc = "" +
 	"\x06detail\x18\x04 \x01(\tR\x06detail\x12\x1c\n" +
 	"\n" +
 	"at_unix_ms\x18\x05 \x01(\x03R\batUnixMs\"\x0f\n" +
-	"\rStatusRequest\"\xc3\b\n" +
+	"\rStatusRequest\"\xe6\b\n" +
 	"\x0eStatusResponse\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x1f\n" +
@@ -1973,7 +1981,8 @@ const file_api_shim_v1_shim_proto_rawDesc = "" +
 	"\x06mended\x18\x1a \x03(\v2\x17.hibernate.shim.v1.RungR\x06mended\x12\x14\n" +
 	"\x05waits\x18\x1b \x01(\tR\x05waits\x12\x14\n" +
 	"\x05epoch\x18\x1c \x01(\x04R\x05epoch\x12 \n" +
-	"\vunconfirmed\x18\x1d \x01(\bR\vunconfirmedB\v\n" +
+	"\vunconfirmed\x18\x1d \x01(\bR\vunconfirmed\x12!\n" +
+	"\frunsc_sha256\x18\x1e \x01(\tR\vrunscSha256B\v\n" +
 	"\t_identityB\b\n" +
 	"\x06_image\"C\n" +
 	"\x06Limits\x12\x17\n" +

@@ -18,6 +18,7 @@ type daemonClient interface {
 	List(context.Context, *daemonv1.ListRequest) (*daemonv1.ListResponse, error)
 	WhyAwake(context.Context, *daemonv1.WhyAwakeRequest) (*daemonv1.WhyAwakeResponse, error)
 	Version(context.Context, *daemonv1.VersionRequest) (*daemonv1.VersionResponse, error)
+	Node(context.Context, *daemonv1.NodeRequest) (*daemonv1.NodeResponse, error)
 }
 
 // daemonTimeout bounds one question to the daemon, which answers from memory.

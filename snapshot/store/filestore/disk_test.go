@@ -190,16 +190,27 @@ func TestRootsThatAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	for dir, say := range map[string]string{
-		"relative":      "absolute",
-		"/no/such/root": "mount it",
-		open:            "chmod",
-		shared:          "chmod",
-		file:            "directory",
+		"relative": "absolute",
+		open:       "chmod",
+		shared:     "chmod",
+		file:       "directory",
 	} {
 		if _, err := filestore.Open(dir); !errors.Is(err, store.ErrRefused) || !strings.Contains(err.Error(), say) {
 			t.Errorf("%s: %v; want it to be refused, and told: %s", dir, err, say)
 		}
 	}
+}
+
+// A directory that is not there may be a disk that isn't mounted yet: it is away, and no misuse.
+func TestMissingRootIsAway(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "mount")
+	if _, err := filestore.Open(dir); !errors.Is(err, store.ErrUnavailable) || !strings.Contains(err.Error(), "mount it") {
+		t.Errorf("%v; want it to be unavailable, and told", err)
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	put(t, open(t, dir), "x", "x")
 }
 
 // A list of names that no object has leaves them out: the store's own, and strangers.

@@ -306,7 +306,7 @@ func classify(what, name string, err error) error {
 	case errors.Is(err, unix.EROFS):
 		kind, hint = store.ErrRefused, ": the file system is mounted for reading only: mount it for writing"
 	case errors.Is(err, unix.ENOENT):
-		kind, hint = store.ErrRefused, ": mount it, or make the directory with mode 0700"
+		hint = ": mount it, or make the directory with mode 0700" // a disk that isn't mounted comes back
 	case errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.EISDIR):
 		kind, hint = store.ErrRefused, ": a file is where a directory has to be, or the other way round: one of the names goes on from the other"
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
