@@ -42,8 +42,8 @@ type parts struct {
 	fence     *fence.Fence     // nil: nor can workloads be claimed in it
 	abandoned *abandoned
 	pages     *pages.Server
-	cordons   []string // directories
 	peers     *peers   // nil: other nodes are not asked, nor answered
+	cordons   []string // directories
 }
 
 // assemble builds the parts and opens the view: from here on shims are watched and sampled.

@@ -43,9 +43,9 @@ type API struct {
 	Judge   Judge
 	Queue   Queue
 	Store   Store // nil: there is no durable tier
+	Mover   Mover // nil: nothing can be moved to other nodes
 	Facts   Facts // nil: nothing is known of the node
 	Place   Place
-	Mover   Mover  // nil: nothing can be moved to other nodes
 	Build   string // version of this build
 	Started time.Time
 }
