@@ -117,7 +117,7 @@ root: tools ## Tests of single packages with the kernel and real runsc (root)
 	@$(ROOT_RINGS) sh tools/gotest.sh -count=1 -timeout 10m -- $(ROOT)
 
 test-conformance: ## The shim alone over ttrpc, with no containerd, awake and asleep (root)
-	@$(ROOT_RINGS) sh tools/gotest.sh -count=1 -timeout 10m -- ./integration/conformance
+	@$(ROOT_RINGS) sh tools/gotest.sh -count=1 -parallel 3 -timeout 10m -- ./integration/conformance
 
 test-faults: deps tools images build ## Each step of hibernations and wakes made to fail, hang and die; random sequences (root)
 	@$(ROOT_RINGS) sh tools/gotest.sh -count=1 -parallel 4 -timeout 15m -- ./integration/faults
