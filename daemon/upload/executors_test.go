@@ -167,6 +167,8 @@ type sandbox struct {
 	local    Local
 	overtook bool // it was told that it is over
 	lease    rights.Lease
+	grants   int    // asked for
+	late     string // a grant that nothing ran under, and of which that is told too late
 }
 
 func (a *arena) host(name string) *host {
@@ -297,16 +299,22 @@ func (s *sandbox) wake(ctx context.Context) (goesOn bool) {
 		return false
 	}
 	s.set("waking")
+	s.grants++
+	s.local.Grant = fmt.Sprintf("%s-%d", s.h.name, s.grants)
 	asked, cancel := context.WithTimeout(ctx, 10*time.Second)
 	right, err := s.h.daemon().Claim(asked, s.workload(), s.local)
 	cancel()
+	if s.late != "" {
+		s.unused(ctx, s.late)
+		s.late = ""
+	}
 	if err != nil {
-		s.set("asleep")
+		s.fails(ctx)
 		return true
 	}
 	lease, err := rights.ReadLease(s.h.run)
 	if err != nil || s.h.boot() >= lease.Sleep {
-		s.set("asleep")
+		s.fails(ctx)
 		return true
 	}
 	s.mu.Lock()
@@ -318,13 +326,30 @@ func (s *sandbox) wake(ctx context.Context) (goesOn bool) {
 	}
 	version := s.choose(right)
 	if s.h.a.chance(8) { // it fails before anything runs
-		s.set("asleep")
+		s.fails(ctx)
 		return true
 	}
 	s.head(snapshot.Awake, version.Sequence, right.Epoch)
 	s.h.a.begins(s.identity, s.h.name, right, version)
 	s.set("awake")
 	return s.runFor(ctx, s.h.a.upTo(s.h.a.takeOver), version, right.Epoch)
+}
+
+// fails lets it sleep on, and says that nothing ran: at once, or when it is too late, or never.
+func (s *sandbox) fails(ctx context.Context) {
+	s.set("asleep")
+	switch grant := s.local.Grant; {
+	case s.h.a.chance(2):
+		s.unused(ctx, grant)
+	case s.h.a.chance(2):
+		s.late = grant
+	}
+}
+
+func (s *sandbox) unused(ctx context.Context, grant string) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	_ = s.h.daemon().Unused(ctx, s.workload(), grant)
 }
 
 // takesIn has the directory have what came with the right.
