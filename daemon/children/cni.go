@@ -52,22 +52,14 @@ func defaultCNI() (*libcni.NetworkConfigList, *libcni.CNIConfig, error) {
 	return list, libcni.NewCNIConfig(append(filepath.SplitList(os.Getenv("CNI_PATH")), cniPlugins), nil), nil
 }
 
-// defaultNetwork is the first configuration of a directory, in the order of the files' names.
+// defaultNetwork is the first list of plugins in a directory, in the order of the files' names.
 func defaultNetwork(dir string) (*libcni.NetworkConfigList, error) {
-	files, err := libcni.ConfFiles(dir, []string{".conf", ".conflist", ".json"})
+	files, err := libcni.ConfFiles(dir, []string{".conflist"})
 	if err != nil {
 		return nil, err
 	}
 	if len(files) == 0 {
-		return nil, fmt.Errorf("no network is configured in %s", dir)
+		return nil, fmt.Errorf("no network is configured in %s (*.conflist)", dir)
 	}
-	slices.Sort(files)
-	if filepath.Ext(files[0]) == ".conflist" {
-		return libcni.ConfListFromFile(files[0])
-	}
-	one, err := libcni.ConfFromFile(files[0])
-	if err != nil {
-		return nil, err
-	}
-	return libcni.ConfListFromConf(one)
+	return libcni.ConfListFromFile(slices.Min(files))
 }

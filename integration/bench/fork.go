@@ -70,7 +70,7 @@ func measureForks(ctx context.Context, b *bench) (err error) {
 	b.add("fork_call_ms_p50/10", call.median(), "ms", "", n)
 	b.add("fork_container_ms_p50", whole.median(), "ms", "", n)
 	b.add("fork_frozen_ms_p50/128", frozen.median(), "ms", "", n)
-	return nil
+	return measurePools(ctx, b)
 }
 
 // fork makes children NAME-1, NAME-2, …

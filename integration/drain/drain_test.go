@@ -2,9 +2,11 @@
 package drain
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"os/exec"
 	"strconv"
@@ -113,6 +115,18 @@ func (n *node) scrape(path string) string {
 	return string(text)
 }
 
+// ask makes a request over a connection that stays open.
+func (n *node) ask(c net.Conn) error {
+	if err := c.SetDeadline(time.Now().Add(limit)); err != nil {
+		return err
+	}
+	if _, err := io.WriteString(c, "GET /pid HTTP/1.1\r\nHost: web\r\n\r\n"); err != nil {
+		return err
+	}
+	_, err := http.ReadResponse(bufio.NewReader(c), nil) // its few bytes come in one piece
+	return err
+}
+
 func quiet() harness.Container { return harness.Container{Flags: []string{"--null-io"}} }
 
 // TestDrain: all that can sleep does, whoever can't is named; what sleeps is woken by request alone until the node is uncordoned, through a
@@ -126,6 +140,11 @@ func TestDrain(t *testing.T) {
 	n.must(err)
 	n.ctl(0, "lease", "take", "busy", "work", "--for", "1h")
 
+	line, err := n.Dial(n.context(), "tcp", web.Address(8080)) // that is open all the while
+	n.must(err)
+	defer line.Close()
+	n.must(n.ask(line))
+
 	out := n.ctl(4, "drain")
 	n.says(out, "/web: asleep (", "/busy: kept awake: ", "[lease]", "/host: kept awake: ", "[host-network]", "3 workloads, 1 done, 2 not")
 	n.state(web, "asleep")
@@ -133,6 +152,8 @@ func TestDrain(t *testing.T) {
 	n.says(out, "/web: asleep already", "/busy: asleep (", "3 workloads, 2 done, 1 not")
 	n.says(n.ctl(0, "ls"), "note: the node is cordoned since ", "(drain)")
 
+	asked := make(chan error, 1)
+	go func() { asked <- n.ask(line) }() // a packet, and its repetitions
 	answer := make(chan error, 1)
 	go func() { _, err := web.Try("GET", "/pid"); answer <- err }()
 	known.Eventually(t, "it is told what the wake waits for", func() bool {
@@ -146,6 +167,9 @@ func TestDrain(t *testing.T) {
 	n.says(n.scrape("/metrics"), "hibernate_cordoned 1")
 	n.says(n.scrape("/healthz"), "ok\nthe node is cordoned since ")
 	n.state(web, "asleep")
+	if s, err := n.Status(n.context(), "web"); err != nil || s.GetWakes() > 0 {
+		t.Errorf("it has been woken: %v, %v", s.GetLastWake(), err)
+	}
 	n.ctl(0, "wake", "busy") // by request
 	busy.GoesOn()
 	n.ctl(0, "lease", "release", "busy", "work")
@@ -153,6 +177,7 @@ func TestDrain(t *testing.T) {
 
 	n.says(n.ctl(0, "uncordon"), "no longer cordoned")
 	n.must(<-answer)
+	n.must(<-asked)
 	web.GoesOn()
 	busy.GoesOn()
 }

@@ -407,3 +407,38 @@ func TestForkIsRefused(t *testing.T) {
 	w.refused("there is a workload of that name already", "web", "one")
 	web.GoesOn()
 }
+
+// TestForkBesideFiles: what the forked one has outside, its forks know of, whether it was awake or not: over an empty directory, too, they go on
+// only where that is allowed.
+func TestForkBesideFiles(t *testing.T) {
+	w := newWorld(t, nil)
+	full, empty := filepath.Join(w.Dir, "full"), filepath.Join(w.Dir, "empty")
+	_, err := w.Shell(w.context(), fmt.Sprintf("mkdir %[1]s %[2]s; echo x >%[1]s/file", full, empty))
+	w.must(err)
+	mount := func(source string) []string {
+		return []string{"--null-io", "--mount", "type=bind,src=" + source + ",dst=/data,options=rbind:rw"}
+	}
+	web := w.server("web")
+	t.Cleanup(web.HangUp)
+	web.Start(harness.Container{Flags: mount(full)}, mib)
+	w.fork("web", "of-awake", "allowed")
+	web.Sleep()
+	w.fork("web", "of-asleep")
+	for _, name := range []string{"of-awake", "of-asleep"} {
+		pod, err := w.NewPod(w.context(), name)
+		w.must(err)
+		_, err = w.Run(w.context(), harness.Container{
+			ID: name, Image: "testserver", NetNS: pod.Path, Detach: true, Annotations: map[string]string{"identity": name},
+			Env: []string{fmt.Sprint("TESTSERVER_MIB=", mib)}, Flags: mount(empty),
+		})
+		if err == nil || !strings.Contains(err.Error(), "it is a copy of the workload web") {
+			t.Errorf("%s: %v", name, err)
+		}
+		_ = w.Remove(w.context(), name) // ctr leaves the container
+		w.must(w.RemovePod(w.context(), pod))
+	}
+	c := w.server("c-allowed")
+	t.Cleanup(c.HangUp)
+	c.StartAs(harness.Container{Annotations: map[string]string{"identity": "allowed", "allow-stale-volumes": "true"}, Flags: mount(empty)}, mib, web)
+	c.GoesOn()
+}

@@ -133,6 +133,11 @@ func (w *Workload) forkSandbox(ctx context.Context, children []child) (f Forked,
 	if err != nil {
 		return f, err
 	}
+	// Looked at when it runs again, and not written to the disk: what its children are told is whether there are files, which they go on
+	// without only where they are allowed to.
+	if m.Containers[0].Volumes, err = lookAtVolumes(ctx, outsideMounts(w.spec)); err != nil {
+		return f, err
+	}
 	image, err := incoming.Image()
 	if err != nil {
 		return f, err

@@ -72,9 +72,13 @@ func (w *Workload) keepVolumes(ctx context.Context) ([]snapshot.Volume, error) {
 			return nil, fmt.Errorf("the mount %s: its files could not be written to the disk: %w", m.destination, err)
 		}
 	}
+	return lookAtVolumes(ctx, mounts)
+}
+
+// lookAtVolumes is what there is in mounts now.
+func lookAtVolumes(ctx context.Context, mounts []outsideMount) (all []snapshot.Volume, err error) {
 	looking, cancel := context.WithTimeout(ctx, lookOutsideWithin)
 	defer cancel()
-	var all []snapshot.Volume
 	for _, m := range mounts {
 		p, err := volume.Look(looking, m.source, volume.Most)
 		if err != nil {
