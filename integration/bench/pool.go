@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -56,6 +57,22 @@ func measurePools(ctx context.Context, b *bench) (err error) {
 	if _, err := ctl(ctx, w, "pool", "fill", template, "-n", fmt.Sprint(n)); err != nil {
 		return err
 	}
+	out, err := ctl(ctx, w, "pool", "ls", "-o", "json")
+	if err != nil {
+		return err
+	}
+	var ready []struct{ ID string }
+	if err := json.Unmarshal([]byte(out), &ready); err != nil {
+		return err
+	}
+	var memory samples
+	for _, m := range ready {
+		used, err := w.Memory(ctx, m.ID)
+		if err != nil {
+			return err
+		}
+		memory.addValue(float64(used.Shim+used.Holder+used.Sandbox) / (1 << 20))
+	}
 	for i := range n {
 		began := time.Now()
 		out, err := ctl(ctx, w, "pool", "claim", template)
@@ -93,6 +110,7 @@ func measurePools(ctx context.Context, b *bench) (err error) {
 	}
 	b.add("pool_claim_ms_p50/128", claim.median(), "ms", "", n)
 	b.add("warm_container_ms_p50/128", warm.median(), "ms", "", n)
+	b.add("pool_member_mib_p50", memory.median(), "MiB", "", n)
 	return nil
 }
 

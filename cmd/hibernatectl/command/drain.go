@@ -29,6 +29,8 @@ No container is stopped: a task that sleeps is running for its engine. What can'
 why-awake has it: exit code 4. What is in use is tried a few times. With --force everything sleeps that can be kept at all, as when it is
 stopped with on-stop = hibernate: execs end, leases count for nothing, and clients in the middle of a request wait.
 
+With --to what has an identity is moved to another node, as hibernatectl move does. What can't be moved sleeps here, and is named.
+
 With --wait-uploaded it returns when the store has all that sleeps, so that other nodes may start it.`
 
 // drainWithin bounds a drain without --timeout, uploads included.
@@ -59,6 +61,7 @@ func newDrain(o *options) *cobra.Command {
 	cmd.Flags().BoolVar(&fence, "cordon", true, "cordon the node first")
 	cmd.Flags().BoolVar(&untilBoot, "until-boot", false, "cordon it only until the machine's next boot")
 	cmd.Flags().BoolVar(&d.force, "force", false, "also what is in use, or has execs and leases")
+	cmd.Flags().StringVar(&d.to, "to", "", "move what has an identity to this `node`")
 	cmd.Flags().BoolVar(&d.uploaded, "wait-uploaded", false, "return when the store has all that sleeps")
 	cmd.Flags().IntVar(&d.parallel, "parallel", max(2, runtime.NumCPU()), "how many are put to sleep at once, if there is room")
 	cmd.Flags().StringVar(&o.dataDir, "data-dir", "", "directory of the snapshots (default: as configured)")
@@ -69,6 +72,7 @@ func newDrain(o *options) *cobra.Command {
 type drain struct {
 	*options
 	force, uploaded bool
+	to              string // a node; empty: all sleep here
 	parallel        int
 
 	mu  sync.Mutex // guards out, and what is printed in one piece
@@ -79,7 +83,7 @@ type drain struct {
 type drained struct {
 	Namespace string        `json:"namespace"`
 	ID        string        `json:"id"`
-	Outcome   string        `json:"outcome"` // slept, asleep, blocked, ended, kept-awake, unreachable, not-uploaded
+	Outcome   string        `json:"outcome"` // slept, asleep, moved, blocked, ended, kept-awake, unreachable, not-moved, not-uploaded
 	Detail    string        `json:"detail,omitempty"`
 	Reasons   []drainReason `json:"reasons,omitempty"`
 	Ms        float64       `json:"ms,omitempty"`
@@ -97,7 +101,7 @@ type drainReason struct {
 
 // done says whether nothing is left to be done by a person.
 func (d *drained) done() bool {
-	return !slices.Contains([]string{"kept-awake", "unreachable", "not-uploaded"}, d.Outcome)
+	return !slices.Contains([]string{"kept-awake", "unreachable", "not-moved", "not-uploaded"}, d.Outcome)
 }
 
 func (d *drained) key() node.Key { return node.Key{Namespace: d.Namespace, ID: d.ID} }
@@ -127,7 +131,11 @@ func (d *drain) run(ctx context.Context, out io.Writer) error {
 		}
 		workers.Go(func() error {
 			defer room.leave(w.memory)
-			d.sleep(ctx, w)
+			if d.to == "" {
+				d.sleep(ctx, w)
+			} else {
+				d.leave(ctx, w)
+			}
 			d.tell(w)
 			return nil
 		})
@@ -150,12 +158,14 @@ func (d *drain) look(ctx context.Context, f fleet) []*drained {
 			defer cancel()
 			w := ask(ctx, r)
 			all[i] = &drained{Namespace: r.Namespace, ID: r.ID, memory: w.GetStatus().GetMemoryBytes(), record: r}
-			switch w.GetStatus().GetState() {
-			case "asleep":
+			switch state := w.GetStatus().GetState(); {
+			case state == "asleep" && d.to != "":
+				all[i].memory = 0
+			case state == "asleep":
 				all[i].Outcome, all[i].Bytes, all[i].sequence = "asleep", w.GetStatus().GetImageBytes(), w.GetStatus().GetSequence()
-			case "blocked":
+			case state == "blocked":
 				all[i].Outcome, all[i].Detail = "blocked", w.GetStatus().GetLastWake().GetDetail()
-			case "ended", "created":
+			case state == "ended", state == "created":
 				all[i].Outcome = "ended"
 			}
 			return nil
@@ -234,6 +244,10 @@ func (w *drained) text() string {
 		return "blocked, its snapshot is kept: " + w.Detail
 	case "ended":
 		return "does not run"
+	case "moved":
+		return "moved to " + w.Detail
+	case "not-moved":
+		return "asleep, and not moved: " + w.Detail
 	case "not-uploaded":
 		return "asleep, and not in the store: " + w.Detail
 	}
