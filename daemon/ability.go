@@ -3,4 +3,9 @@ package daemon
 import "github.com/hibernate-runtime/hibernate/snapshot/eligible"
 
 // ability is what this node can restore, as far as it is known.
-func ability(Options) func() eligible.Ability { return eligible.Here }
+func ability(opts Options) func() eligible.Ability {
+	if opts.Facts != nil {
+		return opts.Facts.Ability
+	}
+	return eligible.Here
+}

@@ -44,7 +44,7 @@ type twoNodes struct {
 }
 
 // Where the nodes answer each other: each address leads to the same node from both.
-const peerA, peerB = "127.0.0.1:9477", "127.0.0.1:9478"
+const peerA, peerB = "127.0.0.1:9487", "127.0.0.1:9488"
 
 // pairs counts those that were made: each second node has a name of its own, since it has a data directory of its own.
 var pairs int
