@@ -61,8 +61,8 @@ func newRoot(now func() time.Time) *cobra.Command {
 	flags.StringVarP(&o.output, "output", "o", "table", "table or json")
 	flags.DurationVar(&o.timeout, "timeout", 0, "how long to wait for answers (default: fits the command)")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(newList(o), newHibernate(o), newWake(o), newInspect(o), newWhyAwake(o), newFork(o), newMove(o), newPool(o), newDrain(o), newCordon(o), newUncordon(o), newExportRootfs(o),
-		newLease(o), newOrphans(o), newSnapshots(o), newNode(o), newVersion(o))
+	root.AddCommand(newList(o), newHibernate(o), newWake(o), newInspect(o), newWhyAwake(o), newFork(o), newMove(o), newPool(o),
+		newDrain(o), newCordon(o), newUncordon(o), newExportRootfs(o), newLease(o), newOrphans(o), newSnapshots(o), newNode(o), newVersion(o))
 	return root
 }
 
