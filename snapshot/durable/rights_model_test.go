@@ -27,6 +27,9 @@ type rightsRules struct {
 	judgeFirst     bool  // a node is judged before the head is read
 	unbound        bool  // a claim is made over any head that has the owner who was judged
 	releaseAsMade  bool  // a release whose answer doesn't come is taken for not made, without asking
+	yieldKeeps     bool  // who has yielded goes on without changing the head
+	yieldRuns      bool  // what runs is yielded, too
+	yieldFirst     bool  // the owner is asked before the head is read
 }
 
 // Steps of a write to the store: it is sent, and may be given up by its sender before or after it has arrived.
@@ -144,12 +147,26 @@ func (m rightsModel) node(r rightsRules, b rightsBounds, i int, yield func(strin
 		}
 		me.judged = me.silence >= dead && (me.looked || r.judgeFirst)
 	})
+	// The peer path: who has read that the other one is the owner asks it to yield. While it answers it does nothing else about the head.
+	if ask := me.looked && me.seenOwner == uint8(2-i) || r.yieldFirst && !me.looked; ask && !me.judged && me.head == wNone &&
+		other.claim == kHeld && (!other.runs || r.yieldRuns) && (other.head == wNone || other.head == wGivenUp) {
+		yields := func(what string, heard bool) {
+			do(what, func(n *rightsModel, me *rightsNode) {
+				me.judged = heard
+				if !r.yieldKeeps {
+					n.nodes[1-i].claim = kStale
+				}
+			})
+		}
+		yields("has it yielded", true)
+		yields("has it yielded, and doesn't hear of it", false)
+	}
 	// The head.
 	mine := uint8(i + 1)
 	if me.head == wNone {
 		do("reads the head", func(_ *rightsModel, me *rightsNode) {
 			me.looked, me.seen, me.seenOwner = true, m.version, m.owner
-			me.judged = me.judged && r.judgeFirst
+			me.judged = me.judged && (r.judgeFirst || r.yieldFirst)
 		})
 		send := func(what string, kind uint8) {
 			do(what, func(_ *rightsModel, me *rightsNode) {
@@ -314,6 +331,9 @@ func TestRightsModelFinds(t *testing.T) {
 		{"a node is judged before the head is read", rightsRules{judgeFirst: true}, rightsBounds{versions: 4}},
 		{"a claim isn't bound to the head that was read", rightsRules{unbound: true}, rightsBounds{versions: 3}},
 		{"a release without an answer is forgotten", rightsRules{releaseAsMade: true}, rightsBounds{versions: 3}},
+		{"who has yielded goes on as if it had not", rightsRules{yieldKeeps: true}, rightsBounds{versions: 3}},
+		{"what runs is yielded", rightsRules{yieldRuns: true}, rightsBounds{versions: 3}},
+		{"the owner is asked before the head is read", rightsRules{yieldFirst: true}, rightsBounds{versions: 4}},
 	} {
 		states, broken, steps := searchRights(c.r, c.b, 20_000_000)
 		if broken == "" {
