@@ -154,7 +154,7 @@ func (s *Server) refuse(w http.ResponseWriter, a Ask, err error) {
 		log.Debug("a node is answered at the peer path", "error", err)
 	}
 	if errors.Is(err, errBegun) {
-		panic(http.ErrAbortHandler) // the connection is cut, so that nobody takes what was sent for all
+		return // less than Content-Length was sent, so the connection is cut: nobody takes that for all
 	}
 	data, merr := json.Marshal(refusalOf(err))
 	if merr != nil {
