@@ -314,3 +314,41 @@ func TestPeerStops(t *testing.T) {
 		t.Errorf("%+v, %v", r, err)
 	}
 }
+
+// A daemon that is killed between its change of the head and its note of that has what it received, and it counts.
+func TestDiesWhileItClaims(t *testing.T) {
+	a, b, _ := wired(t, nil)
+	ca, cb := a.container("ca", "db"), b.container("cb", "db")
+	a.keepFromStore()
+	ca.wakes()
+	ca.falls(1, memory(5, 1))
+	claimed := false
+	b.d.store.Before(func(op memstore.Op, name string) memstore.Fault {
+		if strings.HasPrefix(name, "heads/") && op == memstore.Put {
+			claimed = true
+			return memstore.Fault{Kind: memstore.LoseAnswer}
+		}
+		if claimed {
+			return memstore.Fault{Kind: memstore.Fail}
+		}
+		return memstore.Fault{}
+	})
+	if r, err := cb.claim(); err == nil {
+		t.Fatalf("%+v", r)
+	}
+	b.d.stop()
+	b.start()
+	b.eventually("its claim is found", func() bool { return b.d.AnyClaimed() && cb.storeHead().Owner.Node == "b" })
+	var r Right
+	b.eventually("it has the right", func() (ok bool) {
+		var err error
+		r, err = cb.claim()
+		return err == nil
+	})
+	if r.Epoch != 2 || !r.Whole || r.Received == "" {
+		t.Fatalf("%+v", r)
+	}
+	if m := cb.takesIn(); m.Sequence != 1 {
+		t.Errorf("%+v", m)
+	}
+}

@@ -33,6 +33,8 @@ type received struct {
 	Epoch    uint64 `json:"epoch"`
 	// Counts: this node has the claim that followed, so the snapshot is what the workload is.
 	Counts bool `json:"counts,omitempty"`
+	// Whole: it was handed over with that claim, so nothing came after it.
+	Whole bool `json:"whole,omitempty"`
 }
 
 // is says whether a snapshot of these numbers is this one or newer.
@@ -209,9 +211,48 @@ func (a *asking) dropReceived(was *received) {
 	if was.Counts {
 		return
 	}
-	_ = a.keep(func(r *record) { r.Received = nil })
-	if err := os.RemoveAll(a.receivedDir(a.l.record.Name)); err != nil {
+	if err := a.keep(func(r *record) { r.Received = nil }); err != nil {
 		a.opts.Log.Warn("what another node has sent", "error", err)
+	}
+}
+
+// removeReceived removes the files of what no record names any more.
+func (u *Uploader) removeReceived(name string) {
+	if err := os.RemoveAll(u.receivedDir(name)); err != nil {
+		u.opts.Log.Warn("what another node has sent could not be removed", "error", err)
+	}
+}
+
+// unwantedAfter is how long one is kept that nobody has claimed.
+const unwantedAfter = 10 * time.Minute
+
+// dropUnwanted forgets what was received for somebody who has not come back for it.
+func (u *Uploader) dropUnwanted() {
+	u.mu.Lock()
+	var some []*lineage
+	for _, l := range u.lineages {
+		if r := l.record; r.Received != nil && !r.Received.Counts && !r.Claiming && l.reception == nil {
+			some = append(some, l)
+		}
+	}
+	u.mu.Unlock()
+	for _, l := range some {
+		st, err := os.Stat(filepath.Join(u.receivedDir(l.record.Name), "manifest.json"))
+		if err == nil && time.Since(st.ModTime()) < unwantedAfter {
+			continue
+		}
+		select {
+		case l.turn <- struct{}{}: // else somebody is about to claim it
+			a := &asking{Uploader: u, l: l}
+			u.mu.Lock()
+			r := l.record
+			u.mu.Unlock()
+			if r.Received != nil && !r.Claiming {
+				a.dropReceived(r.Received)
+			}
+			l.give()
+		default:
+		}
 	}
 }
 
@@ -269,7 +310,7 @@ func (u *Uploader) takeInNow(ctx context.Context, l *lineage) (again bool, err e
 		return true, err
 	}
 	u.look(dir, Wishes{})
-	return false, os.RemoveAll(u.receivedDir(r.Name))
+	return false, nil
 }
 
 // hasTakenIn is true when a workload's directory has it, or came after it.
@@ -333,7 +374,7 @@ func (u *Uploader) clearReceived() {
 	u.mu.Lock()
 	wanted := make(map[string]bool)
 	for _, l := range u.lineages {
-		if l.record.Received != nil && l.record.Received.Counts {
+		if r := l.record; r.Received != nil && (r.Received.Counts || r.Claiming) { // one that is being claimed may come to count
 			wanted[filepath.Base(u.receivedDir(l.record.Name))] = true
 		}
 	}
@@ -343,6 +384,16 @@ func (u *Uploader) clearReceived() {
 			_ = os.RemoveAll(filepath.Join(parent, e.Name()))
 		}
 	}
+}
+
+// handedOver is true of a claim over the one that was handed over, or over this node's own that has followed that, whose answer was lost.
+func (r *record) handedOver(mine bool, before, now durable.Head) bool {
+	if mine && r.follows(before.Epoch) {
+		got := *r.Received
+		got.Head = before.Epoch
+		r.Received = &got
+	}
+	return before.Owner != nil && r.follows(now.Epoch)
 }
 
 // follows is true of an epoch that is the next after that of the claim which was handed over: nobody came between.
@@ -359,7 +410,7 @@ func (r *record) countReceived(now durable.Head) {
 	}
 	fresh := *got
 	if g, ok := now.Newest(); r.follows(now.Epoch) || ok && g.Sequence == got.Sequence && g.Epoch == got.Epoch {
-		fresh.Counts = true
+		fresh.Counts, fresh.Whole = true, r.follows(now.Epoch)
 		r.Received = &fresh
 	} else {
 		r.Received = nil

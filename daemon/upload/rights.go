@@ -469,12 +469,12 @@ func (a *asking) taken(r *record, before, now durable.Head, mine bool, term stri
 	switch {
 	case nothing:
 		r.Since, ans.Whole = 0, true
+	case r.handedOver(mine, before, now):
+		r.Since, ans.Whole, ans.Former = r.Received.Epoch, true, r.Received.From
 	case untouched || follows:
 		ans.Whole = before.State == durable.Asleep || mine && a.wholeHere(*r)
 	case mine: // this node's, and it doesn't know of what
 		r.Since, ans.Whole = now.Epoch, false
-	case r.follows(now.Epoch) && before.Owner != nil: // handed over, with all that it is
-		r.Since, ans.Whole, ans.Former = r.Received.Epoch, true, before.Owner.Node
 	default:
 		r.Since, ans.Whole = now.Epoch, before.State == durable.Asleep && before.Owner == nil
 		if ans.Former = before.Last; before.Owner != nil {
@@ -517,7 +517,11 @@ func (u *Uploader) keepRecord(l *lineage, change func(r *record)) error {
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	before := l.record.Received
 	change(&l.record)
+	if before != nil && l.record.Received == nil {
+		u.removeReceived(l.record.Name)
+	}
 	if got := l.record.Received; got != nil && got.Counts && l.takeInAt.IsZero() {
 		l.takeInAt = time.Now().Add(takeInAfter)
 		u.wake()
@@ -561,6 +565,9 @@ func (a *asking) right() Right {
 	}
 	if got := r.Received; got != nil && got.Counts && !got.in(a.local.Sequence, a.local.Epoch) {
 		out.Received, out.From = a.receivedDir(r.Name), got.From
+		if got.Whole {
+			out.Whole, out.Former = true, got.From
+		}
 	}
 	return out
 }

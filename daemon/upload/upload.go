@@ -231,6 +231,7 @@ func (u *Uploader) scan() {
 		u.look(dir, Wishes{})
 	}
 	u.lookForGone(func(record) bool { return true })
+	u.dropUnwanted()
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for _, l := range u.lineages {
