@@ -26,6 +26,9 @@ E2E  = $(filter-out %/conformance %/faults %/client %/network %/flat %/store %/m
 # Packages of the end-to-end ring that mostly wait, and run two at a time.
 PAIRED = %/aftersleep %/checkpointverbs %/cri %/ctl %/drain %/fork %/harness %/hooks %/ownhooks %/refusals %/verbs
 
+# Others that wait for a quarter of their time, and run beside each other.
+BESIDE = %/crash %/cycles
+
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help build tools images protos deps test check fmt vet staticcheck unit root test-conformance test-network test-faults full-faults test-store full-store test-move test-flat full-flat test-client e2e shimtest race full-moment full-network demo bench short-bench bench-shim bench-network bench-flat bench-store bench-move install clean
@@ -159,7 +162,8 @@ shimtest: tools build ## containerd's own suite for shims, built elsewhere: SHIM
 
 e2e: ## Tests of the whole, with real containerd, runsc and servers (root)
 	@$(ROOT_RINGS) sh tools/gotest.sh -together -count=1 -p 2 -timeout 10m -- $(filter $(PAIRED),$(E2E))
-	@$(ROOT_RINGS) sh tools/gotest.sh -count=1 -timeout 10m -- $(filter-out $(PAIRED),$(E2E))
+	@$(ROOT_RINGS) sh tools/gotest.sh -together -count=1 -p 2 -timeout 10m -- $(filter $(BESIDE),$(E2E))
+	@$(ROOT_RINGS) sh tools/gotest.sh -count=1 -timeout 10m -- $(filter-out $(PAIRED) $(BESIDE),$(E2E))
 
 full-moment: deps tools images build ## Data in the very moment of sleeping and waking, over 1000 transitions (root)
 	@$(ROOT_RINGS) HIBERNATE_FULL=1 go test -count=1 -timeout 30m ./integration/moment

@@ -291,6 +291,9 @@ func (l *lineage) unconfirmed(term string) bool {
 	return r.Identity != "" && (r.Claim != "" && (r.Unconfirmed || !r.Released && r.Term != term) || r.Claiming && !r.claims())
 }
 
+// mostUnconfirmed is between two questions about a workload that runs though nobody could be asked.
+const mostUnconfirmed = 5 * time.Second
+
 // lateWrite is how long a write whose answer didn't come may still be under way to the store.
 const lateWrite = time.Minute
 
@@ -304,7 +307,11 @@ func (u *Uploader) confirm(ctx context.Context, l *lineage) {
 	if err != nil {
 		u.opts.Log.Debug("a claim could not be confirmed: it is tried again", "name", l.record.Name, "error", err)
 		l.confirmFailures++
-		l.confirmNext = time.Now().Add(u.pauseAfter(l.confirmFailures))
+		wait := u.pauseAfter(l.confirmFailures)
+		if l.record.Unconfirmed { // another node may run it, too
+			wait = min(wait, mostUnconfirmed)
+		}
+		l.confirmNext = time.Now().Add(wait)
 		return
 	}
 	l.confirmFailures = 0
@@ -341,6 +348,8 @@ func (u *Uploader) confirmNow(ctx context.Context, l *lineage) error {
 		return err
 	case err == nil && tier.Mine(seen.Head): // a claim that a daemon could not write down any more
 		return u.keepRecord(l, func(r *record) { r.adopt(seen.Head) })
+	case err == nil && r.Unconfirmed && r.Claiming && !r.claims() && seen.Epoch > r.Epoch: // it runs without a right, whatever becomes of what was begun
+		return errors.Join(u.lost(l, seen.Head), u.keepRecord(l, func(r *record) { r.Claiming = true }))
 	case r.Claiming && !r.claims():
 		return u.forgetClaiming(l)
 	case err == nil && seen.Epoch == r.Epoch && seen.Owner == nil && r.Unconfirmed: // nobody came between

@@ -181,6 +181,9 @@ func (u *Uploader) claimRight(ctx context.Context, w api.Workload, local Local) 
 	if err := u.grant(l, local); err != nil {
 		return Right{}, claimFailed, err
 	}
+	if result == claimUnconfirmed { // the store is asked as soon as it can be
+		u.wake()
+	}
 	return a.right(), result, nil
 }
 
