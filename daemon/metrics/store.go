@@ -33,7 +33,7 @@ func newUploads(registry *prometheus.Registry) uploads {
 		collectedBytes:   counter("store_collected_bytes_total", "Bytes of those."),
 		expired:          counters("expired_total", "What delete-after has ended: sleepers, and snapshots in the store of workloads that were gone.", "what"),
 		claims: counters("claims_total", "Requests for the right to run a workload with an identity, by what came of them: held, confirmed, new, "+
-			"taken-over, unconfirmed; owned, no-store, failed.", "result"),
+			"taken-over, handed-over, unconfirmed; owned, no-store, failed.", "result"),
 		released: counter("claims_released_total", "Workloads with an identity that were given up for other nodes, asleep or ended."),
 		fenced:   counter("claims_fenced_total", "Workloads that another node has taken over from this one: what ran here is ended."),
 	}
