@@ -151,6 +151,9 @@ func TestPool(t *testing.T) {
 	known.Eventually(t, "the pool is filled up", ready(size))
 	_, err = w.ctl("pool", "empty", "base")
 	w.must(err)
+	if out, err := w.ctl("orphans"); err != nil || strings.Contains(out, "/base-") {
+		t.Errorf("their copies of the template are left: %v\n%s", err, out)
+	}
 	w.must(w.Remove(w.context(), "base"))
 	known.Eventually(t, "nothing of the pool is left", func() bool { return ready(0)() && len(w.containers()) == claimants })
 	for id := range claimed {
