@@ -28,7 +28,10 @@ func (u *Uploader) upload(ctx context.Context, l *lineage) {
 			err = cause
 		}
 	}
-	log := u.opts.Log.With("workload", l.record.Namespace+"/"+l.record.ID, "name", l.record.Name)
+	u.mu.Lock()
+	r := l.record // a look may change whose it is
+	u.mu.Unlock()
+	log := u.opts.Log.With("workload", r.Namespace+"/"+r.ID, "name", r.Name)
 	switch {
 	case err == nil && result.Generation.Sequence == 0: // the store had it
 	case err == nil:
