@@ -262,7 +262,7 @@ func (w *Workload) restoreGeneration(t *transition, open *stored, sequence, newe
 
 // restoreStored restores what is open. Errors about its content are *pages.Error.
 func (w *Workload) restoreStored(t *transition, s *stored, newest uint64) (detail string, err error) {
-	if err := w.sameContainer(t.ctx, s.manifest); err != nil {
+	if err := w.sameContainer(t, s.manifest); err != nil {
 		return "", err
 	}
 	fetched, err := w.local.Fetch(s.document)

@@ -81,7 +81,7 @@ func (w *Workload) able(ctx context.Context, t *transition, s *snapshot.Snapshot
 	if w.identity == "" { // nobody else's, and its specification was compared at Create
 		return nil
 	}
-	if err := w.sameContainer(ctx, m); err != nil {
+	if err := w.sameContainer(t, m); err != nil {
 		return err
 	}
 	if err := w.offers(known).Refuses(needsOf(m)); err != nil {
@@ -91,7 +91,7 @@ func (w *Workload) able(ctx context.Context, t *transition, s *snapshot.Snapshot
 }
 
 // sameContainer compares what the container is with what it was.
-func (w *Workload) sameContainer(ctx context.Context, m snapshot.Manifest) error {
+func (w *Workload) sameContainer(t *transition, m snapshot.Manifest) error {
 	digest, err := snapshot.SpecDigest(w.spec)
 	if err != nil {
 		return err
@@ -99,7 +99,10 @@ func (w *Workload) sameContainer(ctx context.Context, m snapshot.Manifest) error
 	if digest != m.SpecDigest {
 		return fmt.Errorf("the container's specification changed: %v: %w", w.changedFields(m), runsc.ErrSpec)
 	}
-	return w.sameImage(ctx, m)
+	if t.record.GetReason() != byStart && m.ID == w.opts.ID && m.Host.Node == w.nodeName() { // it was this very container
+		return nil
+	}
+	return w.sameImage(t.ctx, m)
 }
 
 // roomFor refuses to start what the node has no memory for. A wake of what is here already is the daemon's to admit.

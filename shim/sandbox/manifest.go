@@ -131,9 +131,8 @@ func (w *Workload) manifest(ctx context.Context, sealed snapshot.Sealed) (snapsh
 
 // hostFacts is what gVisor does not check, kept to explain a failure. What can't be read stays empty.
 func (w *Workload) hostFacts() snapshot.Host {
-	name, _ := os.Hostname()
 	h := snapshot.Host{
-		Node: cmp.Or(w.config.NodeName, name), Architecture: runtime.GOARCH, BootID: firstLine("/proc/sys/kernel/random/boot_id"),
+		Node: w.nodeName(), Architecture: runtime.GOARCH, BootID: firstLine("/proc/sys/kernel/random/boot_id"),
 		THP: firstLine("/sys/kernel/mm/transparent_hugepage/shmem_enabled"),
 	}
 	var u unix.Utsname
@@ -144,6 +143,12 @@ func (w *Workload) hostFacts() snapshot.Host {
 		h.MTU = w.attachment.MTU
 	}
 	return h
+}
+
+// nodeName is the node's, as its snapshots have it.
+func (w *Workload) nodeName() string {
+	name, _ := os.Hostname()
+	return cmp.Or(w.config.NodeName, name)
 }
 
 func firstLine(path string) string {
