@@ -118,6 +118,9 @@ func (l *Link) setGate(ctx context.Context, g Gate) error {
 	l.mu.Lock()
 	l.gate = g
 	l.mu.Unlock()
+	if g.Position == GateOpen {
+		l.passEarly()
+	}
 	return l.followGate(g)
 }
 

@@ -30,6 +30,7 @@ type Link struct {
 	keeperMu   sync.Mutex     // guards the below, and is held while it changes
 	keeper     *keeper        // while the sandbox falls asleep, and sleeps
 	keeperGone sync.WaitGroup // sockets that are being closed
+	earlyGone  sync.WaitGroup // likewise, of early
 
 	mu    sync.Mutex // guards the below
 	gate  Gate       // as last set
@@ -37,6 +38,7 @@ type Link struct {
 	used  Counters   // of connections that were found to be no probe's
 	last  Counters   // last reading of the present table
 	local []local    // where P's own connections go
+	early *early     // while the sandbox is restored
 
 	device int // index of the inner end that the sandbox was given; 0 before there is one
 }
@@ -168,6 +170,8 @@ func (l *Link) Dial(ctx context.Context, client netip.AddrPort, port uint16) (*n
 
 // Close gives the descriptors up. It changes nothing but that the fast path is gone with them.
 func (l *Link) Close() error {
+	l.ForgetEarly()
+	l.earlyGone.Wait()
 	errs := []error{l.fast.close(), l.forgetKeeper()}
 	for _, s := range []*side{l.pod, l.inner} {
 		if s != nil {

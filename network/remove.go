@@ -14,6 +14,7 @@ import (
 // was found, and may go on living. It does as much as it can, and is idempotent.
 // The Link is of no use afterwards but to be closed.
 func (l *Link) Remove(ctx context.Context) error {
+	l.ForgetEarly()
 	return errors.Join(l.fast.close(), undo(ctx, l.pod), l.forgetKeeper())
 }
 

@@ -135,7 +135,7 @@ func (f *familyRules) fromSandbox(g Gate) chain {
 		when("spoofed", f.notInSet(f.source, f.addresses), count(counterSpoofed), drop()),
 	)
 	if g.Position != GateOpen {
-		c.rules = append(c.rules, when("unsaid", jump(chainUnsaid+f.suffix)), when("cut", drop()))
+		c.rules = append(c.rules, when("unsaid", jump(chainUnsaid+f.suffix)), when("cut", showWhole(earlyGroup), drop()))
 		return c
 	}
 	c.rules = append(c.rules,

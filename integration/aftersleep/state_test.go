@@ -248,3 +248,37 @@ answer = str(lost)`)
 		t.Errorf("%d beats were heard", n)
 	}
 }
+
+// What a program says at its restore, before the gate opens, isn't lost, not even a datagram, which nobody says again: here a hook keeps the
+// gate closed for a while.
+func TestWordsBeforeTheGateOpens(t *testing.T) {
+	p := start(t, "early", map[string]string{"hook-after-wake": "/bin/sleep 0.3"})
+	var heard net.PacketConn
+	p.must(ns.WithNetNSPath(p.w.NodeNetNS(), func(ns.NetNS) (err error) {
+		heard, err = net.ListenPacket("udp", net.JoinHostPort(p.w.NodeIP(), "0"))
+		return err
+	}))
+	defer heard.Close()
+	_, port, err := net.SplitHostPort(heard.LocalAddr().String())
+	p.must(err)
+	p.do(`
+import socket
+peer = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+peer.connect(("` + p.w.NodeIP() + `", ` + port + `))
+said = []
+def say():
+    peer.send(b"early"); said.append(time.time())
+threading.Timer(2, say).start()`)
+	p.sleep()
+	time.Sleep(2 * time.Second)
+	p.wake()
+	p.do("while not said: time.sleep(0.01)\npeer.send(b'late')")
+	for _, want := range []string{"early", "late"} {
+		p.must(heard.SetReadDeadline(time.Now().Add(patience)))
+		got := make([]byte, 16)
+		n, _, err := heard.ReadFrom(got)
+		if err != nil || string(got[:n]) != want {
+			t.Fatalf("heard %q (%v), want %q", got[:n], err, want)
+		}
+	}
+}

@@ -249,6 +249,9 @@ func worthRetrying(err error) bool {
 func (w *Workload) discard(t *transition) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), undoTimeout)
 	defer cancel()
+	if w.link != nil {
+		w.link.ForgetEarly()
+	}
 	return t.always("discard", func() error { return w.freeSandbox(ctx) })
 }
 
@@ -378,14 +381,29 @@ func (w *Workload) prepareInner(ctx context.Context) error {
 	return w.link.PrepareInner(ctx)
 }
 
-// prepareWhatIs is prepareInner of a wake, which goes on without what the pod has lost.
+// prepareWhatIs is prepareInner of a wake, which goes on without what the pod has lost. From here on what the sandbox says before the gate
+// opens is kept for that moment.
 func (w *Workload) prepareWhatIs(ctx context.Context, t *transition) error {
 	err := w.prepareInner(ctx)
 	if errors.Is(err, network.ErrOutside) {
 		w.lacks(t, err)
-		return nil
+		err = nil
+	}
+	if err == nil {
+		w.keepEarly(ctx)
 	}
 	return err
+}
+
+// keepEarly keeps nothing of a sandbox that is to be mute: its connections are another address's. Where it can't be done, what is said too
+// early is TCP's to say again.
+func (w *Workload) keepEarly(ctx context.Context) {
+	if w.link == nil || w.origin.unsettled(w.attachment) {
+		return
+	}
+	if err := w.link.KeepEarly(ctx); err != nil {
+		w.opts.Log.Warn("network", "error", err)
+	}
 }
 
 // restored is the outcome of a wake that lost nothing.
