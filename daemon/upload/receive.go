@@ -37,7 +37,7 @@ type received struct {
 	Whole bool `json:"whole,omitempty"`
 }
 
-// is says whether a snapshot of these numbers is this one or newer.
+// in says whether a snapshot of these numbers is this one or newer.
 func (r *received) in(sequence, epoch uint64) bool {
 	return epoch > r.Epoch || epoch == r.Epoch && sequence >= r.Sequence
 }
@@ -73,7 +73,7 @@ func (a *asking) yielded(ctx context.Context, seen durable.Head) (ok bool, why, 
 	if a.opts.Peers == nil {
 		return false, nil, nil
 	}
-	ask := a.ask2(seen)
+	ask := a.question(seen)
 	if why, err = a.await(ctx, ask); why != nil || err != nil {
 		return false, why, err
 	}
@@ -110,8 +110,8 @@ func hard(err error) error {
 	return nil
 }
 
-// ask2 is the question about a head's owner.
-func (a *asking) ask2(seen durable.Head) peer.Ask {
+// question is the question about a head's owner.
+func (a *asking) question(seen durable.Head) peer.Ask {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return peer.Ask{Namespace: a.l.record.Namespace, Identity: a.l.record.Identity, Owner: *seen.Owner, Wait: fetchWait}
@@ -258,7 +258,7 @@ func (u *Uploader) dropUnwanted() {
 
 // told tells the former owner, which needn't be waited for.
 func (a *asking) told(seen durable.Head) {
-	ask := a.ask2(seen)
+	ask := a.question(seen)
 	a.receiving.Go(func() {
 		ctx, cancel := context.WithTimeout(a.end, tellLimit)
 		defer cancel()
