@@ -151,7 +151,7 @@ func run(ctx context.Context, p plan, only string, set set) (err error) {
 	if err != nil {
 		return fmt.Errorf("-only: %w", err)
 	}
-	settings := map[string]string{"mode": `"manual"`}
+	settings := map[string]string{"mode": `"manual"`, "flat-from": `"64MiB"`} // as it is by default
 	if set.load != "" {
 		settings["load"] = fmt.Sprintf("%q", set.load)
 	}

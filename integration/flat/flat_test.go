@@ -1,6 +1,7 @@
 package flat
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/hibernate-runtime/hibernate/integration/harness"
@@ -15,6 +16,24 @@ func TestCycles(t *testing.T) {
 		a.GoesOn()
 		a.loaded()
 		a.GoesOn()
+	}
+}
+
+// By default a small snapshot is loaded before it runs, which is as soon, and said of no wake as a fault.
+func TestSmallOnesArePlain(t *testing.T) {
+	w := harness.New(t, harness.Options{Daemon: true, Settings: settings(map[string]string{"flat-from": `"64MiB"`})})
+	for mib, flat := range map[int]bool{16: false, 96: true} {
+		a := start(t, w, fmt.Sprint("web-", mib), mib, harness.Container{})
+		a.sleep()
+		a.GoesOn()
+		last := a.status().GetLastWake()
+		if flat {
+			a.loaded()
+			last = a.status().GetLastWake()
+		}
+		if last.GetOutcome() != "restored" || last.GetDetail() != "" || (a.step(last, "load") != nil) != flat {
+			t.Errorf("%d MiB: told as %v", mib, last)
+		}
 	}
 }
 

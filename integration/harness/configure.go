@@ -100,6 +100,8 @@ func (w *World) hibernateTOML() string {
 		"run-dir":  fmt.Sprintf("%q", w.RunDir()),
 		"data-dir": fmt.Sprintf("%q", w.DataDir()),
 		"runsc":    fmt.Sprintf("%q", filepath.Join(w.root, ".tools/runsc")),
+
+		"flat-from": `"0"`, // the programs of tests are small
 	}
 	maps.Copy(settings, w.options.Settings)
 	var b strings.Builder

@@ -132,6 +132,7 @@ type Config struct {
 	RunscDir, Sidecar       string
 	CPUFeatures             []string // nil: all of the node's
 	Load                    LoadWay
+	FlatFrom                uint64
 	Verify                  VerifyWhen
 	RunscFlags              []string
 	RunscTimeout            time.Duration

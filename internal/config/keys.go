@@ -66,6 +66,12 @@ func runtimeKeys() []Key {
 			doc: "How a sleeper's memory comes back. flat: through the sidecar, while the sandbox runs; what is asked for first comes " +
 				"first. plain: all of it before the sandbox runs, also taken where flat can't be; hibernatectl inspect tells why.",
 		}.key(),
+		setting[uint64]{
+			name: "flat-from", scope: ScopeRuntime, codec: size, def: raw{"64MiB"},
+			field: func(c *Config) *uint64 { return &c.FlatFrom },
+			doc: "With load = flat, how large a node's own snapshot is at least that is loaded so: a smaller one is there as soon by itself as a sidecar " +
+				"has started.",
+		}.key(),
 		setting[VerifyWhen]{
 			name: "verify", scope: ScopeRuntime, codec: choice(VerifyWhile, VerifyBefore), def: raw{"while"},
 			field: func(c *Config) *VerifyWhen { return &c.Verify },

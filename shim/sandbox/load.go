@@ -35,8 +35,8 @@ type loading struct {
 const byLoss = "memory"
 
 // loadWay says whether to restore a snapshot while its memory is loaded, and if not, why, in spite of the configuration.
-func (w *Workload) loadWay(ctx context.Context) (flat bool, why string) {
-	if w.config.Load != config.LoadFlat {
+func (w *Workload) loadWay(ctx context.Context, y *way) (flat bool, why string) {
+	if w.config.Load != config.LoadFlat || !y.stored && y.snapshot.Size() < w.config.FlatFrom {
 		return false, ""
 	}
 	w.mu.Lock()

@@ -175,7 +175,7 @@ func (w *Workload) attempt(t *transition, y way) (detail string, err error) {
 	for attempt := 1; ; attempt++ {
 		if err = w.eligible(t, y.snapshot); err == nil {
 			if !decided { // by the runsc that restores it
-				y.flat, why = w.loadWay(t.ctx)
+				y.flat, why = w.loadWay(t.ctx, &y)
 				decided = true
 			}
 			err = w.restore(t, &y)
