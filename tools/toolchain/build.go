@@ -16,9 +16,6 @@ const buildDeadline = 30 * time.Minute
 
 var buildFlags = []string{"-trimpath", "-buildvcs=false", "-mod=readonly"}
 
-func modfile(t tool) string { return filepath.Join("tools", t.name+".mod") }
-func sumfile(t tool) string { return filepath.Join("tools", t.name+".sum") }
-
 // build compiles the tool's programs, static and stripped, into dir.
 func build(ctx context.Context, t tool, dir string, jobs int) error {
 	ctx, cancel := context.WithTimeout(ctx, buildDeadline)
@@ -32,29 +29,35 @@ func build(ctx context.Context, t tool, dir string, jobs int) error {
 	if t.tests {
 		verb = []string{"test", "-c"}
 	}
-	args := append(append(verb, "-modfile="+modfile(t), "-p="+strconv.Itoa(jobs)), buildFlags...)
+	args := append(append(verb, "-p="+strconv.Itoa(jobs)), buildFlags...)
 	args = append(args, "-ldflags="+ldflags, "-o", dir+string(filepath.Separator))
-	cmd := exec.CommandContext(ctx, "go", append(args, t.packages...)...)
+	if t.own {
+		args = append(args, ".")
+	} else {
+		args = append(append(args, "-modfile="+t.modfile()), t.packages...)
+	}
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = t.dir()
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("go %s %s: %w", verb[0], strings.Join(t.packages, " "), err)
+		return fmt.Errorf("go %s: %w", verb[0], err)
 	}
 	return nil
 }
 
 func linkerFlags(t tool) (string, error) {
-	flags := "-s -w"
+	flags := strings.TrimSpace("-s -w " + t.ldflags)
 	if t.stamp == "" {
 		return flags, nil
 	}
-	b, err := os.ReadFile(modfile(t))
+	b, err := os.ReadFile(t.modfile())
 	if err != nil {
 		return "", err
 	}
 	version, err := requiredVersion(string(b), t.module)
 	if err != nil {
-		return "", fmt.Errorf("%s: %w", modfile(t), err)
+		return "", fmt.Errorf("%s: %w", t.modfile(), err)
 	}
 	return flags + " -X " + t.stamp + "=go-" + strings.TrimPrefix(version, "v0.0.0-"), nil
 }

@@ -29,6 +29,10 @@ func TestChoose(t *testing.T) {
 	if asked, err := choose([]string{"client"}); err != nil || len(asked) != 1 || asked[0].program(asked[0].packages[0]) != "client.test" {
 		t.Errorf("choose(client) = %v, %v; want the tests, as client.test", asked, err)
 	}
+	if asked, err := choose([]string{"kube"}); err != nil || asked[0].modfile() != "tools/kube/go.mod" || asked[0].sumfile() != "tools/kube/go.sum" ||
+		asked[0].programs()["kubelet"] != "kube" {
+		t.Errorf("choose(kube) = %v, %v; want a module of its own, whose program kubelet is a link to", asked, err)
+	}
 	two, err := choose([]string{"cni", "runsc"})
 	if err != nil || len(two) != 2 || two[0].name != "runsc" {
 		t.Errorf("choose(cni, runsc) = %v, %v; want both in the table's order", two, err)

@@ -57,8 +57,12 @@ func (c *cache) ensure(ctx context.Context, t tool, jobs int) (dir string, fresh
 
 // digest is over all that decides the programs' bytes.
 func digest(t tool) (string, error) {
+	files := []string{t.modfile(), t.sumfile()}
+	if t.own {
+		files = append(files, filepath.Join(t.dir(), "main.go"))
+	}
 	h := sha256.New()
-	for _, f := range []string{modfile(t), sumfile(t)} {
+	for _, f := range files {
 		b, err := os.ReadFile(f)
 		if err != nil {
 			return "", err
@@ -66,6 +70,9 @@ func digest(t tool) (string, error) {
 		fmt.Fprintf(h, "%d\n%s\n", len(b), b)
 	}
 	fmt.Fprintln(h, runtime.Version(), runtime.GOARCH, t.packages, t.stamp, buildFlags)
+	if t.ldflags != "" {
+		fmt.Fprintln(h, t.ldflags)
+	}
 	return hex.EncodeToString(h.Sum(nil))[:16], nil
 }
 
@@ -75,8 +82,8 @@ func link(t tool, dir, links string) error {
 	if err := os.MkdirAll(into, 0o755); err != nil {
 		return err
 	}
-	for _, pkg := range t.packages {
-		at, target := filepath.Join(into, t.program(pkg)), filepath.Join(dir, t.program(pkg))
+	for name, program := range t.programs() {
+		at, target := filepath.Join(into, name), filepath.Join(dir, program)
 		if old, err := os.Readlink(at); err == nil && old == target {
 			continue
 		}

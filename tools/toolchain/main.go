@@ -1,7 +1,7 @@
 // Toolchain builds the outside programs that this repository is built and tested with, and links them in .tools/.
 //
 // Each tool has a modfile of its own beside this directory (tools/<name>.mod): their dependencies disagree with each
-// other and with the product's. A tool is built once for a digest of what decides its bytes, into the user's cache
+// other and with the product's. One that needs a main of ours is a module in a directory instead (tools/<name>/). A tool is built once for a digest of what decides its bytes, into the user's cache
 // (${XDG_CACHE_HOME:-~/.cache}/hibernate/tools/<name>-<digest>/), and never again while it is there.
 //
 //	go run ./tools/toolchain            # every tool

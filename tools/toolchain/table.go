@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 )
@@ -16,6 +17,11 @@ type tool struct {
 	asked    bool     // built only when it is named
 	// stamp is the variable that gets the version of module, in the form go-<time>-<commit>.
 	stamp, module string
+
+	// own says that tools/<name> is a module of ours, whose program is these tools: it is linked by each of the names.
+	own     bool
+	names   []string
+	ldflags string // further ones
 }
 
 var table = []tool{
@@ -46,6 +52,13 @@ var table = []tool{
 		},
 	},
 	{name: "crictl", packages: []string{"sigs.k8s.io/cri-tools/cmd/crictl"}},
+	{name: "critest", packages: []string{"sigs.k8s.io/cri-tools/cmd/critest"}, tests: true, asked: true},
+	{
+		name: "kube", own: true, asked: true, // four minutes to build, on two processors
+		names: []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler", "kubectl", "kubelet"},
+		ldflags: "-X k8s.io/component-base/version.gitVersion=v1.36.3 -X k8s.io/component-base/version.gitMajor=1 " +
+			"-X k8s.io/component-base/version.gitMinor=36",
+	},
 	{name: "versitygw", packages: []string{"github.com/versity/versitygw/cmd/versitygw"}, asked: true}, // 80 s to build
 	{name: "client", packages: []string{"github.com/containerd/containerd/v2/integration/client"}, tests: true, asked: true},
 	{name: "staticcheck", packages: []string{"honnef.co/go/tools/cmd/staticcheck"}},
@@ -56,6 +69,35 @@ var table = []tool{
 			"github.com/containerd/ttrpc/cmd/protoc-gen-go-ttrpc",
 		},
 	},
+}
+
+// dir is where the tool's module is, with the file that names what it needs.
+func (t tool) dir() string {
+	if t.own {
+		return filepath.Join("tools", t.name)
+	}
+	return "."
+}
+
+func (t tool) modfile() string {
+	if t.own {
+		return filepath.Join(t.dir(), "go.mod")
+	}
+	return filepath.Join("tools", t.name+".mod")
+}
+
+func (t tool) sumfile() string { return strings.TrimSuffix(t.modfile(), ".mod") + ".sum" }
+
+// programs are the files in the tool's directory, by the names that they are linked as.
+func (t tool) programs() map[string]string {
+	m := map[string]string{}
+	for _, name := range t.names {
+		m[name] = t.name
+	}
+	for _, pkg := range t.packages {
+		m[t.program(pkg)] = t.program(pkg)
+	}
+	return m
 }
 
 // program is the name of the file that a package is built into.

@@ -3,6 +3,7 @@
 // program must trust the certificate (SSL_CERT_FILE). An archive is one that the images program has packed.
 //
 //	registry -cert FILE REFERENCE=ARCHIVE…
+//	registry -cert FILE -busybox ARCHIVE -standin PROGRAM   all that critest asks for
 //
 // Once it serves, it has written the certificate and prints "ready". It ends with a signal.
 package main
@@ -30,18 +31,26 @@ const address = "127.0.0.1:443"
 
 func main() {
 	cert := flag.String("cert", "", "file for the certificate, PEM")
+	busybox := flag.String("busybox", "", "archive of the image of that name: serve critest's images, too, made of it")
+	standin := flag.String("standin", "", "the program that stands for critest's servers")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, *cert, flag.Args()); err != nil {
+	if err := run(ctx, *cert, *busybox, *standin, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, "registry:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, cert string, args []string) error {
+func run(ctx context.Context, cert, busybox, standin string, args []string) error {
 	handler := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
 	var hosts []string
+	if busybox != "" {
+		var err error
+		if hosts, err = addCritest(ctx, handler, busybox, standin); err != nil {
+			return fmt.Errorf("critest's images: %w", err)
+		}
+	}
 	for _, a := range args {
 		name, archive, ok := strings.Cut(a, "=")
 		if !ok {
