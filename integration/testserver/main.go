@@ -3,7 +3,7 @@
 // connections, and the count and checksum of every byte that came in.
 //
 // Ports: HTTP on 8080 (see routes), a line echo on 7000, a server that speaks first on 7001, UDP echo on 7002. Where asked for:
-// the same HTTP behind TLS (-tls), and a server that ends connections as its clients say (-manners).
+// the same HTTP behind TLS (-tls), a server that ends connections as its clients say (-manners), and packets to a witness (-beat).
 // Answers are plain text or JSON; an error is status 400 or 500 with its text. TESTSERVER_MIB, or -mib, is memory filled
 // with random bytes before the ports open.
 package main
@@ -29,6 +29,7 @@ func main() {
 	udpBuffer := flag.Int("udp-buffer", 0, "bytes that may wait to be read by it; 0: the system's default")
 	flag.StringVar(&a.tls, "tls", "", "HTTP/1 and HTTP/2 behind TLS, with a certificate of its own; none when empty")
 	flag.StringVar(&a.manners, "manners", "", "TCP, see manners; none when empty")
+	beat := flag.String("beat", os.Getenv("TESTSERVER_BEAT"), "where to tell, all the time and by UDP, that this runs; nowhere when empty")
 	flag.Parse()
 
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
@@ -45,6 +46,9 @@ func main() {
 		if err := l.udp.(*net.UDPConn).SetReadBuffer(*udpBuffer); err != nil {
 			fatal(err)
 		}
+	}
+	if *beat != "" {
+		go s.beat(ctx, *beat)
 	}
 	fmt.Println("ready")
 	if err := s.serve(ctx, l); err != nil {

@@ -183,3 +183,35 @@ func TestServerSpeaksFirstAndUDP(t *testing.T) {
 		t.Errorf("UDP echo = %q, %v; want ping", answer[:n], err)
 	}
 }
+
+// TestBeat: a witness is told one after the other, and what the counter has.
+func TestBeat(t *testing.T) {
+	witness, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer witness.Close()
+	s := newServer()
+	s.counter.n.Store(7)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); s.beat(ctx, witness.LocalAddr().String()) }()
+	first := ""
+	for want := 1; want < 4; want++ {
+		b := make([]byte, 100)
+		witness.SetReadDeadline(time.Now().Add(10 * time.Second))
+		size, _, err := witness.ReadFrom(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		nonce, rest, _ := strings.Cut(string(b[:size]), " ")
+		if first == "" {
+			first = nonce
+		}
+		if len(nonce) != 16 || nonce != first || rest != fmt.Sprintf("%d 7", want) {
+			t.Errorf("packet %d is %q, of %s", want, b[:size], first)
+		}
+	}
+	cancel()
+	<-done
+}
