@@ -30,6 +30,7 @@ var rules = []rule{
 	{ErrNotRunning, "", []string{"connecting to control server", "connection refused"}},
 	{ErrNotRunning, "", []string{"no such process with PID"}},
 	{ErrNotRunning, "delete", []string{"not stopped without --force"}},
+	{ErrFilestore, "delete", []string{"failed to delete filestore file", "no such file or directory"}},
 
 	// The connection to the sentry ends with the sentry. A restore from an
 	// image with damaged pages ends so, but so does one that the kernel's

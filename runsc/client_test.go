@@ -125,6 +125,18 @@ func TestForgivenErrors(t *testing.T) {
 	if err := c.Delete(t.Context(), "c", false); !errors.Is(err, ErrNotFound) {
 		t.Error(err)
 	}
+	again := filepath.Join(t.TempDir(), "again")
+	gone := `echo 'destroying container: failed to delete filestore file "/r/.gvisor.filestore.c": remove /r/.gvisor.filestore.c: no such file or directory' >&2; exit 128`
+	c = script(t, "[ -e "+again+" ] && exit 0; touch "+again+"; "+gone)
+	if err := c.Delete(t.Context(), "c", true); err != nil {
+		t.Error(err)
+	}
+	c = script(t, gone)
+	for _, force := range []bool{false, true} { // it stays so
+		if err := c.Delete(t.Context(), "c", force); !errors.Is(err, ErrFilestore) {
+			t.Error(err)
+		}
+	}
 	c = script(t, `echo 'urpc method "containerManager.Signal" failed: EOF' >&2; exit 128`)
 	if err := c.Kill(t.Context(), "c", KillOptions{Signal: 9}); err != nil {
 		t.Error(err)

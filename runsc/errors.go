@@ -27,6 +27,7 @@ var (
 	ErrFlag       = errors.New("runsc does not know the command line")
 	ErrDeadline   = errors.New("runsc did not finish in time")
 	ErrMissing    = errors.New("runsc binary cannot be executed")
+	ErrFilestore  = errors.New("file of what the container has written is gone")
 )
 
 // Error is the failure of one call. Message is runsc's own last error line, or

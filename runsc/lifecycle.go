@@ -125,13 +125,18 @@ func (c *Client) Kill(ctx context.Context, id string, o KillOptions) error {
 // Delete removes a container, and its sandbox with the sandbox's first one.
 // With force a running or paused one is killed, and one that does not exist is
 // no error. Never force a container other than the first in a paused sandbox:
-// that hangs until the deadline.
+// that hangs until the deadline. A container whose filestore is gone, as when an
+// engine has removed its root file system meanwhile, is none either: runsc
+// complains after it has done all else, and knows nothing of it any more.
 func (c *Client) Delete(ctx context.Context, id string, force bool) error {
 	var args []string
 	if force {
 		args = append(args, "--force")
 	}
 	_, err := c.run(ctx, call{command: "delete", id: id, args: args, timeout: c.Timeouts.delete()})
+	if force && errors.Is(err, ErrFilestore) {
+		_, err = c.run(ctx, call{command: "delete", id: id, args: args, timeout: c.Timeouts.delete()})
+	}
 	if force && errors.Is(err, ErrNotFound) {
 		return nil
 	}

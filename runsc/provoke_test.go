@@ -92,6 +92,7 @@ var provocations = []struct {
 		return b.Checkpoint(b.ctx, b.id, CheckpointOptions{ImagePath: b.dir + "/image"})
 	}},
 	{"delete-running", ErrNotRunning, func(b *box) error { b.run(); return b.Delete(b.ctx, b.id, false) }},
+	{"delete-filestore-gone", ErrFilestore, func(b *box) error { b.dead(); b.loseFilestore(); return b.Delete(b.ctx, b.id, false) }},
 	{"checkpoint-no-space", ErrNoSpace, func(b *box) error { return b.checkpointTo("size=256k") }},
 	{"checkpoint-no-inodes", ErrNoSpace, func(b *box) error { return b.checkpointTo("nr_inodes=3") }},
 	{"checkpoint-exists", ErrExists, func(b *box) error {
@@ -222,6 +223,17 @@ func (b *box) dead() {
 	pid := b.run()
 	b.must(unix.Kill(pid, unix.SIGKILL))
 	b.status(pid)
+}
+
+// loseFilestore is what happens when an engine removes the root file system first.
+func (b *box) loseFilestore() {
+	b.t.Helper()
+	left, err := filepath.Glob(b.bundle + "/rootfs/.gvisor.filestore.*")
+	b.must(err)
+	if len(left) != 1 {
+		b.t.Fatalf("filestores %q; want one", left)
+	}
+	b.must(os.Remove(left[0]))
 }
 
 // checkpointTo writes to a tmpfs with too little of something; the container

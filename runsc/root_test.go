@@ -2,6 +2,7 @@ package runsc
 
 import (
 	"bufio"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -51,6 +52,19 @@ func TestSleepAndWake(t *testing.T) {
 		if s, err := b.State(b.ctx, b.id); err != nil || s.Status != Running || s.Pid != pid || s.Bundle != b.bundle {
 			t.Fatalf("state %+v, %v; sandbox pid %d", s, err, pid)
 		}
+	}
+}
+
+func TestDeleteWithoutItsFilestore(t *testing.T) {
+	b := newBox(t, "sleep")
+	pid := b.run()
+	b.loseFilestore()
+	b.must(b.Delete(b.ctx, b.id, true))
+	if got := b.status(pid); got != 128+9 {
+		t.Errorf("the sandbox has ended with %d", got)
+	}
+	if _, err := b.State(b.ctx, b.id); !errors.Is(err, ErrNotFound) {
+		t.Errorf("runsc still knows it: %v", err)
 	}
 }
 

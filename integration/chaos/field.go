@@ -76,6 +76,7 @@ func (f *Field) removeStreams() error {
 func (f *Field) create(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
+	var last error // the deadline's own says nothing
 	for {
 		err := f.World.Remove(ctx, id)
 		if err == nil {
@@ -88,8 +89,9 @@ func (f *Field) create(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			return err
+			return errors.Join(last, err)
 		case <-time.After(50 * time.Millisecond):
+			last = err
 		}
 	}
 }

@@ -359,23 +359,23 @@ func verify(ctx context.Context, l *durable.Lineage, sequence uint64) error {
 	return reader.Verify(ctx, nil)
 }
 
-// orphans collects twice, once what is written now is old: what the second collection finds, and was there before the first, is one.
+// orphans collects twice, once what is there now is old: what the second collection finds of that is one. What is written
+// meanwhile, as the lease of who still reads or uploads, may be too young for the first and not for the second.
 func (r *run) orphans(ctx context.Context) error {
+	old := time.Now().Truncate(time.Second)
 	select {
 	case <-time.After(2100 * time.Millisecond): // the store's times are whole seconds
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	first := time.Now().Truncate(time.Second)
 	if err := r.collectAll(ctx, func(string, durable.Collection) {}); err != nil {
 		return fmt.Errorf("collect: %w", err)
 	}
 	return r.collectAll(ctx, func(name string, c durable.Collection) {
 		for _, g := range c.Deleted {
-			if !g.Modified.Before(first) { // as the lease of who still reads
-				continue
+			if !g.Modified.After(old) {
+				r.out.Orphans = append(r.out.Orphans, fmt.Sprintf("%s/%s of %s, before %s", name, g.Name, g.Modified, old))
 			}
-			r.out.Orphans = append(r.out.Orphans, name+"/"+g.Name)
 		}
 		r.out.Orphans = append(r.out.Orphans, c.Unknown...)
 	})
