@@ -70,8 +70,11 @@ func (b *bench) choose(c *harness.Container, way string) error {
 	return err
 }
 
-// A flatWake is one wake of a workload, and how long it took until all was loaded.
-type flatWake struct{ first, loaded time.Duration }
+// A flatWake is one wake of a workload, how long it took until all was loaded, and what was told of it at the first answer.
+type flatWake struct {
+	first, loaded time.Duration
+	told          *shimv1.Transition
+}
 
 // wakeAll wakes a sleeper by a new connection, waits until all its memory is there, and has it sleep again.
 func (o *ours) wakeAll(ctx context.Context, way string) (flatWake, error) {
@@ -89,7 +92,7 @@ func (o *ours) wakeAll(ctx context.Context, way string) (flatWake, error) {
 	if _, _, err := o.sleep(ctx); err != nil {
 		return flatWake{}, fmt.Errorf("%s: hibernation: %w", o.id, err)
 	}
-	return flatWake{took, loaded}, nil
+	return flatWake{took, loaded, t}, nil
 }
 
 const (

@@ -16,7 +16,8 @@ type served struct {
 	name   string // of its image
 	port   uint16
 	ask    string
-	answer string // what its answers begin with
+	answer string   // what its answers begin with
+	args   []string // instead of what its image runs
 	fill   func(context.Context, *ours) error
 }
 
@@ -24,7 +25,8 @@ var servedPrograms = []served{
 	{name: "python3", port: 8000, ask: "GET / HTTP/1.0\r\n\r\n", answer: "HTTP/1.0 200"},
 	{name: "node", port: 8000, ask: "GET / HTTP/1.0\r\n\r\n", answer: "HTTP/1.1 200"},
 	{name: "nginx", port: 80, ask: "GET / HTTP/1.0\r\n\r\n", answer: "HTTP/1.1 200"},
-	{name: "redis", port: 6379, ask: "GET key:77\r\n", answer: "$1024", fill: fillRedis},
+	{name: "redis", port: 6379, ask: "GET key:77\r\n", answer: "$1024", fill: fillRedis,
+		args: []string{"/usr/bin/redis-server", "--bind", "0.0.0.0", "--protected-mode", "no", "--dir", "/var/lib/redis", "--save", "", "--enable-debug-command", "yes"}},
 }
 
 // redisKeys are 1 KiB each.
@@ -57,7 +59,7 @@ func newProgram(ctx context.Context, b *bench, p served, way string) (*ours, err
 		o.image = p.name
 		o.address = netip.AddrPortFrom(o.address.Addr(), p.port)
 		o.client.request, o.client.answer = []byte(p.ask), []byte(p.answer)
-		c := harness.Container{ID: o.id, Image: p.name, NetNS: o.pod.Path, Detach: true}
+		c := harness.Container{ID: o.id, Image: p.name, Args: p.args, NetNS: o.pod.Path, Detach: true}
 		if p.fill != nil {
 			o.client.answer = []byte("$") // of a key that isn't there yet
 		}

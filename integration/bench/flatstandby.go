@@ -30,6 +30,7 @@ func measureStandby(ctx context.Context, b *bench) (err error) {
 	}
 	var first [2]samples
 	var memory samples
+	steps := &pair{mib: tailSize, stages: map[string]*samples{}}
 	for round := range b.plan.flatRounds {
 		for k := range all {
 			i := (round + k) % len(all)
@@ -45,12 +46,14 @@ func measureStandby(ctx context.Context, b *bench) (err error) {
 				return err
 			}
 			first[i].add(w.first)
+			steps.note(ways[i], w.told)
 		}
 	}
 	b.add("standby_over_flat_p50", first[1].median()/first[0].median(), "ratio", "<= 0.65", len(first[1]))
 	b.add("standby_ms_p50/128", first[1].median(), "ms", "", len(first[1]))
 	b.add("standby_flat_ms_p50/128", first[0].median(), "ms", "", len(first[0]))
 	b.add("standby_mib", memory.median(), "MiB", "", len(memory))
+	b.tellStages(steps)
 	return nil
 }
 

@@ -70,6 +70,8 @@ level = "info"
 func (w *World) criTOML() string {
 	return fmt.Sprintf(`[plugins.'io.containerd.cri.v1.images'.pinned_images]
 sandbox = %[1]q
+[plugins.'io.containerd.cri.v1.images'.registry]
+config_path = %[5]q
 [plugins.'io.containerd.cri.v1.runtime']
 restrict_oom_score_adj = true
 [plugins.'io.containerd.cri.v1.runtime'.cni]
@@ -83,7 +85,8 @@ pod_annotations = [%[4]s]
 container_annotations = ["io.containerd.hibernate/*"]
 [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.hibernate.options]
 ConfigPath = %[3]q
-`, Reference(cmp.Or(w.options.Pause, "pause")), Runtime, w.ConfigFile(), quoted(append([]string{"io.containerd.hibernate/*"}, w.options.PodAnnotations...)))
+`, Reference(cmp.Or(w.options.Pause, "pause")), Runtime, w.ConfigFile(), quoted(append([]string{"io.containerd.hibernate/*"}, w.options.PodAnnotations...)),
+		w.registries())
 }
 
 // quoted are TOML's words of a list.

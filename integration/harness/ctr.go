@@ -19,7 +19,7 @@ const Runtime = "io.containerd.hibernate.v1"
 type Container struct {
 	ID    string
 	Image string   // redis, nginx, python3, testserver; imported when it is not there yet
-	Args  []string // instead of the image's own command; its entrypoint stays
+	Args  []string // instead of what the image runs
 
 	CNI    bool   // a network by CNI, as ctr makes it
 	NetNS  string // else a network namespace by its path, as seen inside the world: Pod.Path
