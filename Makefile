@@ -21,7 +21,7 @@ LIST = go list -f '{{.ImportPath}} {{join .TestImports " "}} {{join .XTestImport
        awk '{ r = "unit"; for (i = 2; i <= NF; i++) if ($$i ~ /\/(internal\/testroot|integration\/harness)$$/) r = "root"; print r, $$1 }'
 UNIT = $(shell $(LIST) | awk '$$1 == "unit" { print $$2 }')
 ROOT = $(shell $(LIST) | awk '$$1 == "root" && $$2 !~ "^$(MODULE)/integration" { print $$2 }')
-E2E  = $(filter-out %/conformance %/faults %/client %/network %/flat %/store %/move,$(shell $(LIST) | awk '$$1 == "root" && $$2 ~ "^$(MODULE)/integration" { print $$2 }'))
+E2E  = $(filter-out %/conformance %/faults %/client %/critest %/kubernetes %/network %/flat %/store %/move,$(shell $(LIST) | awk '$$1 == "root" && $$2 ~ "^$(MODULE)/integration" { print $$2 }'))
 
 # Packages of the end-to-end ring that mostly wait, and run two at a time.
 PAIRED = %/aftersleep %/checkpointverbs %/cri %/ctl %/drain %/fork %/harness %/hooks %/ownhooks %/refusals %/verbs
@@ -29,9 +29,12 @@ PAIRED = %/aftersleep %/checkpointverbs %/cri %/ctl %/drain %/fork %/harness %/h
 # Others that wait for a quarter of their time, and run beside each other.
 BESIDE = %/crash %/cycles
 
+# What pulls from a registry pulls from this one.
+BUILD_REGISTRY = cd integration/images && go build -o $(CURDIR)/$(TOOLS)/ -trimpath -ldflags '-s -w' ./registry ./standin
+
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build tools images protos deps test check fmt vet staticcheck unit root test-conformance test-network test-faults full-faults test-store full-store test-move test-flat full-flat test-client e2e shimtest race full-moment full-network demo bench short-bench bench-shim bench-network bench-flat bench-store bench-move install clean
+.PHONY: help build tools images protos deps test check fmt vet staticcheck unit root test-conformance test-network test-faults full-faults test-store full-store test-move test-flat full-flat test-client test-cri test-kubernetes full-kubernetes e2e shimtest race full-moment full-network demo bench short-bench bench-shim bench-network bench-flat bench-store bench-move install clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -153,8 +156,14 @@ full-flat: deps tools images build ## 1,000 late corruptions of a snapshot; FLAT
 test-client: deps tools images build ## containerd's own client integration tests against this runtime, awake and asleep (root)
 	@sh tools/deps.sh client
 	@go run ./tools/toolchain -p $(JOBS) client
-	@cd integration/images && go build -o $(CURDIR)/$(TOOLS)/registry -trimpath -ldflags '-s -w' ./registry
+	@$(BUILD_REGISTRY)
 	@$(ROOT_RINGS) sh tools/gotest.sh -count=1 -timeout 20m -- ./integration/client
+
+# In parts: CRITEST_FOCUS='Streaming|Networking'
+test-cri: deps tools images build ## critest against containerd's CRI with this runtime: awake, and with every pod asleep after each call (root)
+	@go run ./tools/toolchain -p $(JOBS) critest
+	@$(BUILD_REGISTRY)
+	@$(ROOT_RINGS) sh tools/gotest.sh -count=1 -timeout 20m -- ./integration/critest
 
 shimtest: tools build ## containerd's own suite for shims, built elsewhere: SHIMTEST=path/to/shimtest.test (root)
 	@[ -n "$(SHIMTEST)" ] || { echo "give the suite's binary: make shimtest SHIMTEST=path/to/shimtest.test"; exit 2; }

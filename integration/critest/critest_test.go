@@ -163,13 +163,6 @@ func newNode(t *testing.T) *node {
 		}
 		n.forget()
 	})
-	pause, err := n.Image("pause")
-	if err == nil {
-		_, err = n.Output(t.Context(), "ctr", "--address", n.Address(), "--namespace", "k8s.io", "images", "import", pause)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
 	return n
 }
 

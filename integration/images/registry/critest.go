@@ -23,8 +23,10 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
-// critest 1.37 asks for these, by names that can't be changed.
+// critest 1.37 asks for these, by names that can't be changed; and a node for the image of sandboxes.
 const (
+	sandboxImage = "hibernate.test/pause:1"
+
 	e2eImages = "registry.k8s.io/e2e-test-images/"
 	criImages = "gcr.io/k8s-staging-cri-tools/"
 )
@@ -68,7 +70,7 @@ func critestImages(ctx context.Context, busybox, standin string) (map[string]v1.
 	web := func(port string) v1.Config { return v1.Config{Cmd: []string{"nginx", "nginx: master process", port}} }
 	as := func(user string) v1.Config { return v1.Config{Cmd: []string{"sh"}, User: user} }
 	marked := func(mark string) v1.Image { return m.image(as(""), entry{"mark", 0o644, []byte(mark), ""}) }
-	tags, pause := marked("tags"), m.image(v1.Config{Cmd: []string{"sleep", "infinity"}}, entry{"mark", 0o644, []byte("pause"), ""})
+	tags, pause := marked("tags"), m.image(v1.Config{Cmd: []string{"pause"}}, entry{"usr/bin/pause", 0o755, program, ""})
 	all := map[string]v1.Image{
 		e2eImages + "busybox:1.29-2":                              m.image(as("")),
 		e2eImages + "nginx:1.14-2":                                m.image(web("80"), server),
@@ -83,6 +85,7 @@ func critestImages(ctx context.Context, busybox, standin string) (map[string]v1.
 		criImages + "test-image-latest:latest":                    marked("latest"),
 		criImages + "test-image-tag:test":                         marked("test"),
 		criImages + "test-image-tag:all":                          marked("all"),
+		sandboxImage:                                              pause,
 		"registry.k8s.io/pause:3.9":                               pause,
 		"k8s.gcr.io/pause:3.9":                                    pause,
 	}

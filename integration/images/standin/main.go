@@ -2,21 +2,30 @@
 //
 //	nginx [WORDS…] PORT   a web server that writes /var/run/nginx.pid, says "httpd", and shows WORDS in its command line
 //	nnp                   tells its effective user, as a file with the setuid bit is asked to
+//	pause                 waits for its end, as a pod's sandbox does: busybox's sleep has a name that critest looks for
 package main
 
 import (
 	"fmt"
 	"net/http"
 	"os"
+	"os/signal"
 	"path/filepath"
+	"syscall"
 	"time"
 )
 
 const pidFile = "/var/run/nginx.pid"
 
 func main() {
-	if filepath.Base(os.Args[0]) == "nnp" {
+	switch filepath.Base(os.Args[0]) {
+	case "nnp":
 		fmt.Println("Effective uid:", os.Geteuid())
+		return
+	case "pause":
+		end := make(chan os.Signal, 1)
+		signal.Notify(end, os.Interrupt, syscall.SIGTERM)
+		<-end
 		return
 	}
 	if err := serve(os.Args[len(os.Args)-1]); err != nil {
