@@ -33,6 +33,12 @@ type Program struct {
 	done chan struct{} // closed when cmd ended
 }
 
+// Prepare is a further program of the world's, which the caller starts, and ends before the world does. It is ready once ready
+// says so.
+func (w *World) Prepare(name string, args []string, ready func(context.Context) error) *Program {
+	return w.program(name, args, ready)
+}
+
 // Start starts the program and returns when it answers.
 func (p *Program) Start(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, programDeadline)
