@@ -11,6 +11,7 @@ import (
 	"github.com/hibernate-runtime/hibernate/daemon/expire"
 	"github.com/hibernate-runtime/hibernate/daemon/facts"
 	"github.com/hibernate-runtime/hibernate/daemon/fence"
+	"github.com/hibernate-runtime/hibernate/daemon/history"
 	"github.com/hibernate-runtime/hibernate/daemon/keeper"
 	"github.com/hibernate-runtime/hibernate/daemon/metrics"
 	"github.com/hibernate-runtime/hibernate/daemon/node"
@@ -22,6 +23,7 @@ import (
 	"github.com/hibernate-runtime/hibernate/daemon/shimclient"
 	"github.com/hibernate-runtime/hibernate/daemon/upload"
 	"github.com/hibernate-runtime/hibernate/internal/cordon"
+	"github.com/hibernate-runtime/hibernate/internal/freeze"
 	"github.com/hibernate-runtime/hibernate/snapshot/durable"
 	"github.com/hibernate-runtime/hibernate/wakeproxy"
 )
@@ -44,6 +46,8 @@ type parts struct {
 	pages     *pages.Server
 	peers     *peers   // nil: other nodes are not asked, nor answered
 	cordons   []string // directories
+	frozen    *freeze.Reader
+	history   *history.Wakes
 }
 
 // assemble builds the parts and opens the view: from here on shims are watched and sampled.
@@ -52,6 +56,7 @@ func assemble(opts Options) *parts {
 	if opts.DataDir != "" {
 		p.cordons = append(p.cordons, opts.DataDir)
 	}
+	p.frozen, p.history = &freeze.Reader{Dirs: p.cordons, Every: time.Second}, &history.Wakes{}
 	p.metrics = metrics.New(opts.Version, p.snapshot)
 	if opts.Store != nil {
 		p.openStore(opts)
@@ -59,7 +64,7 @@ func assemble(opts Options) *parts {
 	events := newEvents(p.metrics, opts.Log)
 	p.keeper = keeper.New(keeper.Options{
 		Policy: opts.Policy, Concurrent: opts.Concurrent, Refused: p.metrics.Refused, Observed: p.metrics.Observed, RoomMade: p.metrics.RoomMade,
-		AlarmAfter: opts.AlarmAfter, Log: opts.Log,
+		Frozen: p.keptAwake, AlarmAfter: opts.AlarmAfter, Log: opts.Log,
 	})
 	p.admission = admission.New(admission.Options{
 		Limits: opts.Wakes, Available: p.unreserved(opts.Available), Room: p.keeper, Closed: p.closed, Meter: p.metrics, Log: opts.Log,
@@ -71,11 +76,13 @@ func assemble(opts Options) *parts {
 		Roles: []func(context.Context, *node.Workload){p.keeper.Follow},
 		OnEvent: func(w *node.Workload, event *shimv1.Event) {
 			events.on(w, event)
+			p.history.On(w.Key, event)
 			p.admission.Changed(w.Key, event.GetState(), proxy.Need(w.Status()))
 			p.slept(w, event)
 		},
 		OnGone: func(w *node.Workload) {
 			events.forget(w)
+			p.history.Forget(w.Key)
 			p.admission.Gone(w.Key)
 			if p.upload != nil {
 				p.upload.Left(w.Key)
@@ -91,7 +98,7 @@ func assemble(opts Options) *parts {
 	if opts.CarryOn != nil {
 		p.registry.CarryOn = p.loose.add
 	}
-	p.api = server.API{View: p.view, Judge: p.keeper, Queue: p.admission, Build: opts.Version, Started: time.Now()}
+	p.api = server.API{View: p.view, Judge: p.keeper, Queue: p.admission, History: p.history, Build: opts.Version, Started: time.Now()}
 	if p.peers != nil {
 		p.api.Mover = p.peers.mover
 	}
@@ -175,6 +182,9 @@ func (p *parts) notes() (all []string) {
 	if note := p.cordon(); note != nil {
 		all = append(all, note.String())
 	}
+	for _, note := range p.frozen.Notes() {
+		all = append(all, note.String())
+	}
 	if p.upload != nil {
 		all = append(all, "store: "+p.upload.Condition().Text())
 	}
@@ -194,6 +204,14 @@ func (p *parts) cordon() *cordon.Note {
 func (p *parts) closed() string {
 	if note := p.cordon(); note != nil {
 		return "hibernatectl uncordon: " + note.String()
+	}
+	return ""
+}
+
+// keptAwake tells which note keeps a workload from sleeping by itself; "" when none does.
+func (p *parts) keptAwake(key node.Key) string {
+	if note := p.frozen.Notes().Of(key.Namespace, key.ID); note != nil {
+		return note.String() + ": hibernatectl unfreeze"
 	}
 	return ""
 }
@@ -222,7 +240,7 @@ func (p *parts) snapshot() metrics.Snapshot {
 	s := metrics.Snapshot{
 		Workloads: make(map[metrics.Class]int), WakesWaiting: wakes.Waiting, WakesRunning: wakes.Running, MemoryLack: wakes.Lack,
 	}
-	s.Cordoned = p.cordon() != nil
+	s.Cordoned, s.Freezes = p.cordon() != nil, len(p.frozen.Notes())
 	if p.upload != nil {
 		u := p.upload.Stats()
 		s.Store = &metrics.Store{

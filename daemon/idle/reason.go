@@ -30,6 +30,7 @@ const (
 	Connections Code = "connections"
 	Fresh       Code = "fresh" // seen for the first time, or just woken: the idle clock starts
 	Aborted     Code = "activity"
+	Frozen      Code = "frozen" // a person wants it awake
 	Meter       Code = "meter" // the shim's counters stand still though data moved
 )
 

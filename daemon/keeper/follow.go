@@ -65,6 +65,9 @@ func (f *follower) sample(ctx context.Context) (idle.Decision, error) {
 	f.silent, f.failing, f.judged = 0, time.Time{}, activity.GetPackets()
 	sample := sampleOf(activity)
 	sample.ProxyConns, sample.ProxyBytes = f.w.ProxyUse()
+	if why := f.opts.Frozen(f.w.Key); why != "" && sample.State == idle.Awake {
+		sample.Blockers = append([]idle.Reason{{Code: idle.Frozen, Detail: why}}, sample.Blockers...)
+	}
 	now := time.Now()
 	d := f.tracker.Observe(now, sample)
 	f.noteMode(sample.Mode)

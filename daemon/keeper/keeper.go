@@ -40,6 +40,8 @@ type Options struct {
 	Observed func(namespace string, bytes uint64)
 	// RoomMade is told how each hibernation for another's sake ended: slept, refused, aborted, failed or ended.
 	RoomMade func(outcome string)
+	// Frozen tells why a workload is to stay awake for now, whatever its settings; "" when it is not. Default: none is.
+	Frozen func(node.Key) string
 	// AlarmAfter is how long a workload's activity must not be measurable before that is an alarm. Default 30 s.
 	AlarmAfter time.Duration
 	Log        *slog.Logger
@@ -65,6 +67,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Observed == nil {
 		o.Observed = func(string, uint64) {}
+	}
+	if o.Frozen == nil {
+		o.Frozen = func(node.Key) string { return "" }
 	}
 	if o.RoomMade == nil {
 		o.RoomMade = func(string) {}

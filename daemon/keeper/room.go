@@ -81,6 +81,9 @@ func (j Judgement) mayMakeRoom(now time.Time) bool {
 const spareFor = 10 * time.Second
 
 func (k *Keeper) evict(ctx context.Context, c candidate) {
+	if k.opts.Frozen(c.w.Key) != "" { // since it was judged
+		return
+	}
 	outcome := "slept"
 	defer func() { k.opts.RoomMade(outcome) }()
 	release, err := k.slot(ctx)

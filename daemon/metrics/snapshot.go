@@ -15,6 +15,8 @@ type Snapshot struct {
 	MemoryLack                             uint64
 	// Cordoned: connections and packets wake nothing.
 	Cordoned bool
+	// Freezes are notes that workloads stay awake.
+	Freezes int
 	// Store is nil without a durable tier.
 	Store *Store
 }
@@ -35,12 +37,13 @@ var (
 	lackDesc        = prometheus.NewDesc("hibernate_memory_wanting_bytes", "Memory that is wanting for the first wake that waits for it.", nil, nil)
 	unmeasuredDesc  = prometheus.NewDesc("hibernate_activity_broken", "Workloads whose activity can't be measured, and that are kept awake for that.", nil, nil)
 	cordonedDesc    = prometheus.NewDesc("hibernate_cordoned", "1 while connections and packets wake nothing on this node (hibernatectl cordon).", nil, nil)
+	freezesDesc     = prometheus.NewDesc("hibernate_freezes", "Notes that keep workloads of this node awake (hibernatectl freeze).", nil, nil)
 	memoryDesc      = prometheus.NewDesc("hibernate_awake_memory_bytes", "Memory of all that is awake.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{workloadsDesc, unreachableDesc, connectionsDesc, imageDesc, memoryDesc, waitingDesc, runningDesc, lackDesc, unmeasuredDesc, cordonedDesc,
+	for _, desc := range []*prometheus.Desc{workloadsDesc, unreachableDesc, connectionsDesc, imageDesc, memoryDesc, waitingDesc, runningDesc, lackDesc, unmeasuredDesc, cordonedDesc, freezesDesc,
 		lagDesc, pendingDesc, stuckDesc, fencesDesc, usableDesc, claimedDesc, leaseDesc} {
 		ch <- desc
 	}
@@ -68,5 +71,6 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		cordoned = 1
 	}
 	gauge(cordonedDesc, cordoned)
+	gauge(freezesDesc, float64(s.Freezes))
 	s.Store.collect(gauge)
 }

@@ -37,11 +37,18 @@ type Queue interface {
 	Waits(key node.Key) string
 }
 
+// History tells a workload's last wakes.
+type History interface {
+	// Of are the newest first. They must not be changed.
+	Of(key node.Key) []*shimv1.Transition
+}
+
 // API implements the daemon's ttrpc service.
 type API struct {
 	View    View
 	Judge   Judge
 	Queue   Queue
+	History History
 	Store   Store // nil: there is no durable tier
 	Mover   Mover // nil: nothing can be moved to other nodes
 	Facts   Facts // nil: nothing is known of the node
@@ -86,6 +93,15 @@ func (a API) WhyAwake(_ context.Context, req *daemonv1.WhyAwakeRequest) (*daemon
 		resp.Reasons = append(resp.Reasons, &shimv1.Reason{Code: "unwatched", Detail: "hibernated has only just found it"})
 	}
 	return resp, nil
+}
+
+// Wakes implements the service.
+func (a API) Wakes(_ context.Context, req *daemonv1.WakesRequest) (*daemonv1.WakesResponse, error) {
+	key := node.Key{Namespace: req.GetNamespace(), ID: req.GetId()}
+	if a.View.Get(key) == nil {
+		return nil, errgrpc.ToGRPCf(errdefs.ErrNotFound, "workload %s", key)
+	}
+	return &daemonv1.WakesResponse{Wakes: a.History.Of(key)}, nil
 }
 
 // Version implements the service.

@@ -498,6 +498,102 @@ func (x *WhyAwakeResponse) GetIdle() *Idle {
 	return nil
 }
 
+type WakesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Id            string                 `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WakesRequest) Reset() {
+	*x = WakesRequest{}
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WakesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WakesRequest) ProtoMessage() {}
+
+func (x *WakesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WakesRequest.ProtoReflect.Descriptor instead.
+func (*WakesRequest) Descriptor() ([]byte, []int) {
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *WakesRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *WakesRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+type WakesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Wakes         []*v1.Transition       `protobuf:"bytes,1,rep,name=wakes,proto3" json:"wakes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WakesResponse) Reset() {
+	*x = WakesResponse{}
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WakesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WakesResponse) ProtoMessage() {}
+
+func (x *WakesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WakesResponse.ProtoReflect.Descriptor instead.
+func (*WakesResponse) Descriptor() ([]byte, []int) {
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *WakesResponse) GetWakes() []*v1.Transition {
+	if x != nil {
+		return x.Wakes
+	}
+	return nil
+}
+
 type NodeRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -506,7 +602,7 @@ type NodeRequest struct {
 
 func (x *NodeRequest) Reset() {
 	*x = NodeRequest{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[7]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -518,7 +614,7 @@ func (x *NodeRequest) String() string {
 func (*NodeRequest) ProtoMessage() {}
 
 func (x *NodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[7]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -531,7 +627,7 @@ func (x *NodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeRequest.ProtoReflect.Descriptor instead.
 func (*NodeRequest) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{7}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{9}
 }
 
 type NodeResponse struct {
@@ -547,7 +643,7 @@ type NodeResponse struct {
 
 func (x *NodeResponse) Reset() {
 	*x = NodeResponse{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[8]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -559,7 +655,7 @@ func (x *NodeResponse) String() string {
 func (*NodeResponse) ProtoMessage() {}
 
 func (x *NodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[8]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -572,7 +668,7 @@ func (x *NodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeResponse.ProtoReflect.Descriptor instead.
 func (*NodeResponse) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{8}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *NodeResponse) GetName() string {
@@ -625,7 +721,7 @@ type Runsc struct {
 
 func (x *Runsc) Reset() {
 	*x = Runsc{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[9]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -637,7 +733,7 @@ func (x *Runsc) String() string {
 func (*Runsc) ProtoMessage() {}
 
 func (x *Runsc) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[9]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -650,7 +746,7 @@ func (x *Runsc) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Runsc.ProtoReflect.Descriptor instead.
 func (*Runsc) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{9}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Runsc) GetVersion() string {
@@ -703,7 +799,7 @@ type VersionRequest struct {
 
 func (x *VersionRequest) Reset() {
 	*x = VersionRequest{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[10]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -715,7 +811,7 @@ func (x *VersionRequest) String() string {
 func (*VersionRequest) ProtoMessage() {}
 
 func (x *VersionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[10]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -728,7 +824,7 @@ func (x *VersionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionRequest.ProtoReflect.Descriptor instead.
 func (*VersionRequest) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{10}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{12}
 }
 
 type VersionResponse struct {
@@ -743,7 +839,7 @@ type VersionResponse struct {
 
 func (x *VersionResponse) Reset() {
 	*x = VersionResponse{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[11]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -755,7 +851,7 @@ func (x *VersionResponse) String() string {
 func (*VersionResponse) ProtoMessage() {}
 
 func (x *VersionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[11]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -768,7 +864,7 @@ func (x *VersionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionResponse.ProtoReflect.Descriptor instead.
 func (*VersionResponse) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{11}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *VersionResponse) GetVersion() string {
@@ -809,7 +905,7 @@ type StoreCondition struct {
 
 func (x *StoreCondition) Reset() {
 	*x = StoreCondition{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[12]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -821,7 +917,7 @@ func (x *StoreCondition) String() string {
 func (*StoreCondition) ProtoMessage() {}
 
 func (x *StoreCondition) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[12]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -834,7 +930,7 @@ func (x *StoreCondition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreCondition.ProtoReflect.Descriptor instead.
 func (*StoreCondition) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{12}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *StoreCondition) GetUrl() string {
@@ -903,7 +999,7 @@ type SnapshotsRequest struct {
 
 func (x *SnapshotsRequest) Reset() {
 	*x = SnapshotsRequest{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[13]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -915,7 +1011,7 @@ func (x *SnapshotsRequest) String() string {
 func (*SnapshotsRequest) ProtoMessage() {}
 
 func (x *SnapshotsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[13]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -928,7 +1024,7 @@ func (x *SnapshotsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotsRequest.ProtoReflect.Descriptor instead.
 func (*SnapshotsRequest) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{13}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *SnapshotsRequest) GetName() string {
@@ -963,7 +1059,7 @@ type Lineage struct {
 
 func (x *Lineage) Reset() {
 	*x = Lineage{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[14]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -975,7 +1071,7 @@ func (x *Lineage) String() string {
 func (*Lineage) ProtoMessage() {}
 
 func (x *Lineage) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[14]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -988,7 +1084,7 @@ func (x *Lineage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lineage.ProtoReflect.Descriptor instead.
 func (*Lineage) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{14}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Lineage) GetName() string {
@@ -1112,7 +1208,7 @@ type Generation struct {
 
 func (x *Generation) Reset() {
 	*x = Generation{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[15]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1124,7 +1220,7 @@ func (x *Generation) String() string {
 func (*Generation) ProtoMessage() {}
 
 func (x *Generation) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[15]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1137,7 +1233,7 @@ func (x *Generation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Generation.ProtoReflect.Descriptor instead.
 func (*Generation) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{15}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Generation) GetSequence() uint64 {
@@ -1206,7 +1302,7 @@ type VerifySnapshotRequest struct {
 
 func (x *VerifySnapshotRequest) Reset() {
 	*x = VerifySnapshotRequest{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[16]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1218,7 +1314,7 @@ func (x *VerifySnapshotRequest) String() string {
 func (*VerifySnapshotRequest) ProtoMessage() {}
 
 func (x *VerifySnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[16]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1231,7 +1327,7 @@ func (x *VerifySnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifySnapshotRequest.ProtoReflect.Descriptor instead.
 func (*VerifySnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{16}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *VerifySnapshotRequest) GetName() string {
@@ -1261,7 +1357,7 @@ type VerifySnapshotResponse struct {
 
 func (x *VerifySnapshotResponse) Reset() {
 	*x = VerifySnapshotResponse{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[17]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1273,7 +1369,7 @@ func (x *VerifySnapshotResponse) String() string {
 func (*VerifySnapshotResponse) ProtoMessage() {}
 
 func (x *VerifySnapshotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[17]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1286,7 +1382,7 @@ func (x *VerifySnapshotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifySnapshotResponse.ProtoReflect.Descriptor instead.
 func (*VerifySnapshotResponse) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{17}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *VerifySnapshotResponse) GetName() string {
@@ -1327,7 +1423,7 @@ type CollectSnapshotsRequest struct {
 
 func (x *CollectSnapshotsRequest) Reset() {
 	*x = CollectSnapshotsRequest{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[18]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1339,7 +1435,7 @@ func (x *CollectSnapshotsRequest) String() string {
 func (*CollectSnapshotsRequest) ProtoMessage() {}
 
 func (x *CollectSnapshotsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[18]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1352,7 +1448,7 @@ func (x *CollectSnapshotsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CollectSnapshotsRequest.ProtoReflect.Descriptor instead.
 func (*CollectSnapshotsRequest) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{18}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *CollectSnapshotsRequest) GetName() string {
@@ -1387,7 +1483,7 @@ type Collection struct {
 
 func (x *Collection) Reset() {
 	*x = Collection{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[19]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1399,7 +1495,7 @@ func (x *Collection) String() string {
 func (*Collection) ProtoMessage() {}
 
 func (x *Collection) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[19]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1412,7 +1508,7 @@ func (x *Collection) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Collection.ProtoReflect.Descriptor instead.
 func (*Collection) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{19}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Collection) GetName() string {
@@ -1489,7 +1585,7 @@ type Garbage struct {
 
 func (x *Garbage) Reset() {
 	*x = Garbage{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[20]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1501,7 +1597,7 @@ func (x *Garbage) String() string {
 func (*Garbage) ProtoMessage() {}
 
 func (x *Garbage) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[20]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1514,7 +1610,7 @@ func (x *Garbage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Garbage.ProtoReflect.Descriptor instead.
 func (*Garbage) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{20}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Garbage) GetName() string {
@@ -1548,7 +1644,7 @@ type ShowSnapshotRequest struct {
 
 func (x *ShowSnapshotRequest) Reset() {
 	*x = ShowSnapshotRequest{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[21]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1560,7 +1656,7 @@ func (x *ShowSnapshotRequest) String() string {
 func (*ShowSnapshotRequest) ProtoMessage() {}
 
 func (x *ShowSnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[21]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1573,7 +1669,7 @@ func (x *ShowSnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShowSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*ShowSnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{21}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ShowSnapshotRequest) GetName() string {
@@ -1606,7 +1702,7 @@ type ShowSnapshotResponse struct {
 
 func (x *ShowSnapshotResponse) Reset() {
 	*x = ShowSnapshotResponse{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[22]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1618,7 +1714,7 @@ func (x *ShowSnapshotResponse) String() string {
 func (*ShowSnapshotResponse) ProtoMessage() {}
 
 func (x *ShowSnapshotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[22]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1631,7 +1727,7 @@ func (x *ShowSnapshotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShowSnapshotResponse.ProtoReflect.Descriptor instead.
 func (*ShowSnapshotResponse) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{22}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ShowSnapshotResponse) GetLineage() *Lineage {
@@ -1701,7 +1797,7 @@ type SnapshotContainer struct {
 
 func (x *SnapshotContainer) Reset() {
 	*x = SnapshotContainer{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[23]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1713,7 +1809,7 @@ func (x *SnapshotContainer) String() string {
 func (*SnapshotContainer) ProtoMessage() {}
 
 func (x *SnapshotContainer) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[23]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1726,7 +1822,7 @@ func (x *SnapshotContainer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotContainer.ProtoReflect.Descriptor instead.
 func (*SnapshotContainer) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{23}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *SnapshotContainer) GetId() string {
@@ -1760,7 +1856,7 @@ type SnapshotFile struct {
 
 func (x *SnapshotFile) Reset() {
 	*x = SnapshotFile{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[24]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1772,7 +1868,7 @@ func (x *SnapshotFile) String() string {
 func (*SnapshotFile) ProtoMessage() {}
 
 func (x *SnapshotFile) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[24]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1785,7 +1881,7 @@ func (x *SnapshotFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotFile.ProtoReflect.Descriptor instead.
 func (*SnapshotFile) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{24}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *SnapshotFile) GetName() string {
@@ -1813,7 +1909,7 @@ type PinSnapshotRequest struct {
 
 func (x *PinSnapshotRequest) Reset() {
 	*x = PinSnapshotRequest{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[25]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1825,7 +1921,7 @@ func (x *PinSnapshotRequest) String() string {
 func (*PinSnapshotRequest) ProtoMessage() {}
 
 func (x *PinSnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[25]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1838,7 +1934,7 @@ func (x *PinSnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*PinSnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{25}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *PinSnapshotRequest) GetName() string {
@@ -1872,7 +1968,7 @@ type PinSnapshotResponse struct {
 
 func (x *PinSnapshotResponse) Reset() {
 	*x = PinSnapshotResponse{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[26]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1884,7 +1980,7 @@ func (x *PinSnapshotResponse) String() string {
 func (*PinSnapshotResponse) ProtoMessage() {}
 
 func (x *PinSnapshotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[26]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1897,7 +1993,7 @@ func (x *PinSnapshotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinSnapshotResponse.ProtoReflect.Descriptor instead.
 func (*PinSnapshotResponse) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{26}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *PinSnapshotResponse) GetName() string {
@@ -1925,7 +2021,7 @@ type RemoveSnapshotRequest struct {
 
 func (x *RemoveSnapshotRequest) Reset() {
 	*x = RemoveSnapshotRequest{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[27]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1937,7 +2033,7 @@ func (x *RemoveSnapshotRequest) String() string {
 func (*RemoveSnapshotRequest) ProtoMessage() {}
 
 func (x *RemoveSnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[27]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1950,7 +2046,7 @@ func (x *RemoveSnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*RemoveSnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{27}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *RemoveSnapshotRequest) GetName() string {
@@ -1985,7 +2081,7 @@ type RemoveSnapshotResponse struct {
 
 func (x *RemoveSnapshotResponse) Reset() {
 	*x = RemoveSnapshotResponse{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[28]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1997,7 +2093,7 @@ func (x *RemoveSnapshotResponse) String() string {
 func (*RemoveSnapshotResponse) ProtoMessage() {}
 
 func (x *RemoveSnapshotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[28]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2010,7 +2106,7 @@ func (x *RemoveSnapshotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveSnapshotResponse.ProtoReflect.Descriptor instead.
 func (*RemoveSnapshotResponse) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{28}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *RemoveSnapshotResponse) GetName() string {
@@ -2047,7 +2143,7 @@ type ExportSnapshotRequest struct {
 
 func (x *ExportSnapshotRequest) Reset() {
 	*x = ExportSnapshotRequest{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[29]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2059,7 +2155,7 @@ func (x *ExportSnapshotRequest) String() string {
 func (*ExportSnapshotRequest) ProtoMessage() {}
 
 func (x *ExportSnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[29]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2072,7 +2168,7 @@ func (x *ExportSnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*ExportSnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{29}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ExportSnapshotRequest) GetName() string {
@@ -2113,7 +2209,7 @@ type ImportSnapshotRequest struct {
 
 func (x *ImportSnapshotRequest) Reset() {
 	*x = ImportSnapshotRequest{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[30]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2125,7 +2221,7 @@ func (x *ImportSnapshotRequest) String() string {
 func (*ImportSnapshotRequest) ProtoMessage() {}
 
 func (x *ImportSnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[30]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2138,7 +2234,7 @@ func (x *ImportSnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*ImportSnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{30}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ImportSnapshotRequest) GetName() string {
@@ -2170,7 +2266,7 @@ type SnapshotProgress struct {
 
 func (x *SnapshotProgress) Reset() {
 	*x = SnapshotProgress{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[31]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2182,7 +2278,7 @@ func (x *SnapshotProgress) String() string {
 func (*SnapshotProgress) ProtoMessage() {}
 
 func (x *SnapshotProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[31]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2195,7 +2291,7 @@ func (x *SnapshotProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotProgress.ProtoReflect.Descriptor instead.
 func (*SnapshotProgress) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{31}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *SnapshotProgress) GetName() string {
@@ -2245,7 +2341,7 @@ type MoveRequest struct {
 
 func (x *MoveRequest) Reset() {
 	*x = MoveRequest{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[32]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2257,7 +2353,7 @@ func (x *MoveRequest) String() string {
 func (*MoveRequest) ProtoMessage() {}
 
 func (x *MoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[32]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2270,7 +2366,7 @@ func (x *MoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveRequest.ProtoReflect.Descriptor instead.
 func (*MoveRequest) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{32}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *MoveRequest) GetNamespace() string {
@@ -2315,7 +2411,7 @@ type MoveResponse struct {
 
 func (x *MoveResponse) Reset() {
 	*x = MoveResponse{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[33]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2327,7 +2423,7 @@ func (x *MoveResponse) String() string {
 func (*MoveResponse) ProtoMessage() {}
 
 func (x *MoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[33]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2340,7 +2436,7 @@ func (x *MoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveResponse.ProtoReflect.Descriptor instead.
 func (*MoveResponse) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{33}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *MoveResponse) GetStep() string {
@@ -2384,7 +2480,7 @@ type Moved struct {
 
 func (x *Moved) Reset() {
 	*x = Moved{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[34]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2396,7 +2492,7 @@ func (x *Moved) String() string {
 func (*Moved) ProtoMessage() {}
 
 func (x *Moved) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[34]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2409,7 +2505,7 @@ func (x *Moved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Moved.ProtoReflect.Descriptor instead.
 func (*Moved) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{34}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Moved) GetNode() string {
@@ -2457,7 +2553,7 @@ type RewrapSnapshotsRequest struct {
 
 func (x *RewrapSnapshotsRequest) Reset() {
 	*x = RewrapSnapshotsRequest{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[35]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2469,7 +2565,7 @@ func (x *RewrapSnapshotsRequest) String() string {
 func (*RewrapSnapshotsRequest) ProtoMessage() {}
 
 func (x *RewrapSnapshotsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[35]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2482,7 +2578,7 @@ func (x *RewrapSnapshotsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RewrapSnapshotsRequest.ProtoReflect.Descriptor instead.
 func (*RewrapSnapshotsRequest) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{35}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *RewrapSnapshotsRequest) GetName() string {
@@ -2514,7 +2610,7 @@ type Rewrapped struct {
 
 func (x *Rewrapped) Reset() {
 	*x = Rewrapped{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[36]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2526,7 +2622,7 @@ func (x *Rewrapped) String() string {
 func (*Rewrapped) ProtoMessage() {}
 
 func (x *Rewrapped) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[36]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2539,7 +2635,7 @@ func (x *Rewrapped) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rewrapped.ProtoReflect.Descriptor instead.
 func (*Rewrapped) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{36}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Rewrapped) GetName() string {
@@ -2635,7 +2731,12 @@ const file_api_daemon_v1_daemon_proto_rawDesc = "" +
 	"\x10WhyAwakeResponse\x12\x14\n" +
 	"\x05state\x18\x01 \x01(\tR\x05state\x123\n" +
 	"\areasons\x18\x02 \x03(\v2\x19.hibernate.shim.v1.ReasonR\areasons\x12-\n" +
-	"\x04idle\x18\x03 \x01(\v2\x19.hibernate.daemon.v1.IdleR\x04idle\"\r\n" +
+	"\x04idle\x18\x03 \x01(\v2\x19.hibernate.daemon.v1.IdleR\x04idle\"<\n" +
+	"\fWakesRequest\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\tR\x02id\"D\n" +
+	"\rWakesResponse\x123\n" +
+	"\x05wakes\x18\x01 \x03(\v2\x1d.hibernate.shim.v1.TransitionR\x05wakes\"\r\n" +
 	"\vNodeRequest\"\x87\x02\n" +
 	"\fNodeResponse\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12B\n" +
@@ -2815,11 +2916,12 @@ const file_api_daemon_v1_daemon_proto_rawDesc = "" +
 	"\aalready\x18\x04 \x01(\bR\aalready\x12\x14\n" +
 	"\x05error\x18\x05 \x01(\tR\x05error\x12\x12\n" +
 	"\x04left\x18\x06 \x01(\rR\x04left\x12\x10\n" +
-	"\x03end\x18\a \x01(\bR\x03end2\xa8\n" +
+	"\x03end\x18\a \x01(\bR\x03end2\xf8\n" +
 	"\n" +
 	"\x06Daemon\x12K\n" +
 	"\x04List\x12 .hibernate.daemon.v1.ListRequest\x1a!.hibernate.daemon.v1.ListResponse\x12W\n" +
-	"\bWhyAwake\x12$.hibernate.daemon.v1.WhyAwakeRequest\x1a%.hibernate.daemon.v1.WhyAwakeResponse\x12T\n" +
+	"\bWhyAwake\x12$.hibernate.daemon.v1.WhyAwakeRequest\x1a%.hibernate.daemon.v1.WhyAwakeResponse\x12N\n" +
+	"\x05Wakes\x12!.hibernate.daemon.v1.WakesRequest\x1a\".hibernate.daemon.v1.WakesResponse\x12T\n" +
 	"\aVersion\x12#.hibernate.daemon.v1.VersionRequest\x1a$.hibernate.daemon.v1.VersionResponse\x12K\n" +
 	"\x04Node\x12 .hibernate.daemon.v1.NodeRequest\x1a!.hibernate.daemon.v1.NodeResponse\x12R\n" +
 	"\tSnapshots\x12%.hibernate.daemon.v1.SnapshotsRequest\x1a\x1c.hibernate.daemon.v1.Lineage0\x01\x12k\n" +
@@ -2845,7 +2947,7 @@ func file_api_daemon_v1_daemon_proto_rawDescGZIP() []byte {
 	return file_api_daemon_v1_daemon_proto_rawDescData
 }
 
-var file_api_daemon_v1_daemon_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
+var file_api_daemon_v1_daemon_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
 var file_api_daemon_v1_daemon_proto_goTypes = []any{
 	(*ListRequest)(nil),             // 0: hibernate.daemon.v1.ListRequest
 	(*ListResponse)(nil),            // 1: hibernate.daemon.v1.ListResponse
@@ -2854,94 +2956,100 @@ var file_api_daemon_v1_daemon_proto_goTypes = []any{
 	(*Idle)(nil),                    // 4: hibernate.daemon.v1.Idle
 	(*WhyAwakeRequest)(nil),         // 5: hibernate.daemon.v1.WhyAwakeRequest
 	(*WhyAwakeResponse)(nil),        // 6: hibernate.daemon.v1.WhyAwakeResponse
-	(*NodeRequest)(nil),             // 7: hibernate.daemon.v1.NodeRequest
-	(*NodeResponse)(nil),            // 8: hibernate.daemon.v1.NodeResponse
-	(*Runsc)(nil),                   // 9: hibernate.daemon.v1.Runsc
-	(*VersionRequest)(nil),          // 10: hibernate.daemon.v1.VersionRequest
-	(*VersionResponse)(nil),         // 11: hibernate.daemon.v1.VersionResponse
-	(*StoreCondition)(nil),          // 12: hibernate.daemon.v1.StoreCondition
-	(*SnapshotsRequest)(nil),        // 13: hibernate.daemon.v1.SnapshotsRequest
-	(*Lineage)(nil),                 // 14: hibernate.daemon.v1.Lineage
-	(*Generation)(nil),              // 15: hibernate.daemon.v1.Generation
-	(*VerifySnapshotRequest)(nil),   // 16: hibernate.daemon.v1.VerifySnapshotRequest
-	(*VerifySnapshotResponse)(nil),  // 17: hibernate.daemon.v1.VerifySnapshotResponse
-	(*CollectSnapshotsRequest)(nil), // 18: hibernate.daemon.v1.CollectSnapshotsRequest
-	(*Collection)(nil),              // 19: hibernate.daemon.v1.Collection
-	(*Garbage)(nil),                 // 20: hibernate.daemon.v1.Garbage
-	(*ShowSnapshotRequest)(nil),     // 21: hibernate.daemon.v1.ShowSnapshotRequest
-	(*ShowSnapshotResponse)(nil),    // 22: hibernate.daemon.v1.ShowSnapshotResponse
-	(*SnapshotContainer)(nil),       // 23: hibernate.daemon.v1.SnapshotContainer
-	(*SnapshotFile)(nil),            // 24: hibernate.daemon.v1.SnapshotFile
-	(*PinSnapshotRequest)(nil),      // 25: hibernate.daemon.v1.PinSnapshotRequest
-	(*PinSnapshotResponse)(nil),     // 26: hibernate.daemon.v1.PinSnapshotResponse
-	(*RemoveSnapshotRequest)(nil),   // 27: hibernate.daemon.v1.RemoveSnapshotRequest
-	(*RemoveSnapshotResponse)(nil),  // 28: hibernate.daemon.v1.RemoveSnapshotResponse
-	(*ExportSnapshotRequest)(nil),   // 29: hibernate.daemon.v1.ExportSnapshotRequest
-	(*ImportSnapshotRequest)(nil),   // 30: hibernate.daemon.v1.ImportSnapshotRequest
-	(*SnapshotProgress)(nil),        // 31: hibernate.daemon.v1.SnapshotProgress
-	(*MoveRequest)(nil),             // 32: hibernate.daemon.v1.MoveRequest
-	(*MoveResponse)(nil),            // 33: hibernate.daemon.v1.MoveResponse
-	(*Moved)(nil),                   // 34: hibernate.daemon.v1.Moved
-	(*RewrapSnapshotsRequest)(nil),  // 35: hibernate.daemon.v1.RewrapSnapshotsRequest
-	(*Rewrapped)(nil),               // 36: hibernate.daemon.v1.Rewrapped
-	nil,                             // 37: hibernate.daemon.v1.NodeResponse.FactsEntry
-	(*v1.StatusResponse)(nil),       // 38: hibernate.shim.v1.StatusResponse
-	(*v1.Reason)(nil),               // 39: hibernate.shim.v1.Reason
+	(*WakesRequest)(nil),            // 7: hibernate.daemon.v1.WakesRequest
+	(*WakesResponse)(nil),           // 8: hibernate.daemon.v1.WakesResponse
+	(*NodeRequest)(nil),             // 9: hibernate.daemon.v1.NodeRequest
+	(*NodeResponse)(nil),            // 10: hibernate.daemon.v1.NodeResponse
+	(*Runsc)(nil),                   // 11: hibernate.daemon.v1.Runsc
+	(*VersionRequest)(nil),          // 12: hibernate.daemon.v1.VersionRequest
+	(*VersionResponse)(nil),         // 13: hibernate.daemon.v1.VersionResponse
+	(*StoreCondition)(nil),          // 14: hibernate.daemon.v1.StoreCondition
+	(*SnapshotsRequest)(nil),        // 15: hibernate.daemon.v1.SnapshotsRequest
+	(*Lineage)(nil),                 // 16: hibernate.daemon.v1.Lineage
+	(*Generation)(nil),              // 17: hibernate.daemon.v1.Generation
+	(*VerifySnapshotRequest)(nil),   // 18: hibernate.daemon.v1.VerifySnapshotRequest
+	(*VerifySnapshotResponse)(nil),  // 19: hibernate.daemon.v1.VerifySnapshotResponse
+	(*CollectSnapshotsRequest)(nil), // 20: hibernate.daemon.v1.CollectSnapshotsRequest
+	(*Collection)(nil),              // 21: hibernate.daemon.v1.Collection
+	(*Garbage)(nil),                 // 22: hibernate.daemon.v1.Garbage
+	(*ShowSnapshotRequest)(nil),     // 23: hibernate.daemon.v1.ShowSnapshotRequest
+	(*ShowSnapshotResponse)(nil),    // 24: hibernate.daemon.v1.ShowSnapshotResponse
+	(*SnapshotContainer)(nil),       // 25: hibernate.daemon.v1.SnapshotContainer
+	(*SnapshotFile)(nil),            // 26: hibernate.daemon.v1.SnapshotFile
+	(*PinSnapshotRequest)(nil),      // 27: hibernate.daemon.v1.PinSnapshotRequest
+	(*PinSnapshotResponse)(nil),     // 28: hibernate.daemon.v1.PinSnapshotResponse
+	(*RemoveSnapshotRequest)(nil),   // 29: hibernate.daemon.v1.RemoveSnapshotRequest
+	(*RemoveSnapshotResponse)(nil),  // 30: hibernate.daemon.v1.RemoveSnapshotResponse
+	(*ExportSnapshotRequest)(nil),   // 31: hibernate.daemon.v1.ExportSnapshotRequest
+	(*ImportSnapshotRequest)(nil),   // 32: hibernate.daemon.v1.ImportSnapshotRequest
+	(*SnapshotProgress)(nil),        // 33: hibernate.daemon.v1.SnapshotProgress
+	(*MoveRequest)(nil),             // 34: hibernate.daemon.v1.MoveRequest
+	(*MoveResponse)(nil),            // 35: hibernate.daemon.v1.MoveResponse
+	(*Moved)(nil),                   // 36: hibernate.daemon.v1.Moved
+	(*RewrapSnapshotsRequest)(nil),  // 37: hibernate.daemon.v1.RewrapSnapshotsRequest
+	(*Rewrapped)(nil),               // 38: hibernate.daemon.v1.Rewrapped
+	nil,                             // 39: hibernate.daemon.v1.NodeResponse.FactsEntry
+	(*v1.StatusResponse)(nil),       // 40: hibernate.shim.v1.StatusResponse
+	(*v1.Reason)(nil),               // 41: hibernate.shim.v1.Reason
+	(*v1.Transition)(nil),           // 42: hibernate.shim.v1.Transition
 }
 var file_api_daemon_v1_daemon_proto_depIdxs = []int32{
 	2,  // 0: hibernate.daemon.v1.ListResponse.workloads:type_name -> hibernate.daemon.v1.Workload
-	38, // 1: hibernate.daemon.v1.Workload.status:type_name -> hibernate.shim.v1.StatusResponse
+	40, // 1: hibernate.daemon.v1.Workload.status:type_name -> hibernate.shim.v1.StatusResponse
 	4,  // 2: hibernate.daemon.v1.Workload.idle:type_name -> hibernate.daemon.v1.Idle
 	3,  // 3: hibernate.daemon.v1.Workload.copies:type_name -> hibernate.daemon.v1.Copies
-	39, // 4: hibernate.daemon.v1.WhyAwakeResponse.reasons:type_name -> hibernate.shim.v1.Reason
+	41, // 4: hibernate.daemon.v1.WhyAwakeResponse.reasons:type_name -> hibernate.shim.v1.Reason
 	4,  // 5: hibernate.daemon.v1.WhyAwakeResponse.idle:type_name -> hibernate.daemon.v1.Idle
-	37, // 6: hibernate.daemon.v1.NodeResponse.facts:type_name -> hibernate.daemon.v1.NodeResponse.FactsEntry
-	9,  // 7: hibernate.daemon.v1.NodeResponse.runscs:type_name -> hibernate.daemon.v1.Runsc
-	12, // 8: hibernate.daemon.v1.VersionResponse.store:type_name -> hibernate.daemon.v1.StoreCondition
-	3,  // 9: hibernate.daemon.v1.Lineage.copies:type_name -> hibernate.daemon.v1.Copies
-	15, // 10: hibernate.daemon.v1.Lineage.generations:type_name -> hibernate.daemon.v1.Generation
-	15, // 11: hibernate.daemon.v1.VerifySnapshotResponse.verified:type_name -> hibernate.daemon.v1.Generation
-	20, // 12: hibernate.daemon.v1.Collection.deleted:type_name -> hibernate.daemon.v1.Garbage
-	14, // 13: hibernate.daemon.v1.ShowSnapshotResponse.lineage:type_name -> hibernate.daemon.v1.Lineage
-	15, // 14: hibernate.daemon.v1.ShowSnapshotResponse.generation:type_name -> hibernate.daemon.v1.Generation
-	23, // 15: hibernate.daemon.v1.ShowSnapshotResponse.containers:type_name -> hibernate.daemon.v1.SnapshotContainer
-	24, // 16: hibernate.daemon.v1.ShowSnapshotResponse.files:type_name -> hibernate.daemon.v1.SnapshotFile
-	15, // 17: hibernate.daemon.v1.PinSnapshotResponse.generation:type_name -> hibernate.daemon.v1.Generation
-	15, // 18: hibernate.daemon.v1.SnapshotProgress.generation:type_name -> hibernate.daemon.v1.Generation
-	34, // 19: hibernate.daemon.v1.MoveResponse.moved:type_name -> hibernate.daemon.v1.Moved
-	0,  // 20: hibernate.daemon.v1.Daemon.List:input_type -> hibernate.daemon.v1.ListRequest
-	5,  // 21: hibernate.daemon.v1.Daemon.WhyAwake:input_type -> hibernate.daemon.v1.WhyAwakeRequest
-	10, // 22: hibernate.daemon.v1.Daemon.Version:input_type -> hibernate.daemon.v1.VersionRequest
-	7,  // 23: hibernate.daemon.v1.Daemon.Node:input_type -> hibernate.daemon.v1.NodeRequest
-	13, // 24: hibernate.daemon.v1.Daemon.Snapshots:input_type -> hibernate.daemon.v1.SnapshotsRequest
-	16, // 25: hibernate.daemon.v1.Daemon.VerifySnapshot:input_type -> hibernate.daemon.v1.VerifySnapshotRequest
-	18, // 26: hibernate.daemon.v1.Daemon.CollectSnapshots:input_type -> hibernate.daemon.v1.CollectSnapshotsRequest
-	21, // 27: hibernate.daemon.v1.Daemon.ShowSnapshot:input_type -> hibernate.daemon.v1.ShowSnapshotRequest
-	25, // 28: hibernate.daemon.v1.Daemon.PinSnapshot:input_type -> hibernate.daemon.v1.PinSnapshotRequest
-	27, // 29: hibernate.daemon.v1.Daemon.RemoveSnapshot:input_type -> hibernate.daemon.v1.RemoveSnapshotRequest
-	29, // 30: hibernate.daemon.v1.Daemon.ExportSnapshot:input_type -> hibernate.daemon.v1.ExportSnapshotRequest
-	30, // 31: hibernate.daemon.v1.Daemon.ImportSnapshot:input_type -> hibernate.daemon.v1.ImportSnapshotRequest
-	32, // 32: hibernate.daemon.v1.Daemon.Move:input_type -> hibernate.daemon.v1.MoveRequest
-	35, // 33: hibernate.daemon.v1.Daemon.RewrapSnapshots:input_type -> hibernate.daemon.v1.RewrapSnapshotsRequest
-	1,  // 34: hibernate.daemon.v1.Daemon.List:output_type -> hibernate.daemon.v1.ListResponse
-	6,  // 35: hibernate.daemon.v1.Daemon.WhyAwake:output_type -> hibernate.daemon.v1.WhyAwakeResponse
-	11, // 36: hibernate.daemon.v1.Daemon.Version:output_type -> hibernate.daemon.v1.VersionResponse
-	8,  // 37: hibernate.daemon.v1.Daemon.Node:output_type -> hibernate.daemon.v1.NodeResponse
-	14, // 38: hibernate.daemon.v1.Daemon.Snapshots:output_type -> hibernate.daemon.v1.Lineage
-	17, // 39: hibernate.daemon.v1.Daemon.VerifySnapshot:output_type -> hibernate.daemon.v1.VerifySnapshotResponse
-	19, // 40: hibernate.daemon.v1.Daemon.CollectSnapshots:output_type -> hibernate.daemon.v1.Collection
-	22, // 41: hibernate.daemon.v1.Daemon.ShowSnapshot:output_type -> hibernate.daemon.v1.ShowSnapshotResponse
-	26, // 42: hibernate.daemon.v1.Daemon.PinSnapshot:output_type -> hibernate.daemon.v1.PinSnapshotResponse
-	28, // 43: hibernate.daemon.v1.Daemon.RemoveSnapshot:output_type -> hibernate.daemon.v1.RemoveSnapshotResponse
-	31, // 44: hibernate.daemon.v1.Daemon.ExportSnapshot:output_type -> hibernate.daemon.v1.SnapshotProgress
-	31, // 45: hibernate.daemon.v1.Daemon.ImportSnapshot:output_type -> hibernate.daemon.v1.SnapshotProgress
-	33, // 46: hibernate.daemon.v1.Daemon.Move:output_type -> hibernate.daemon.v1.MoveResponse
-	36, // 47: hibernate.daemon.v1.Daemon.RewrapSnapshots:output_type -> hibernate.daemon.v1.Rewrapped
-	34, // [34:48] is the sub-list for method output_type
-	20, // [20:34] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	42, // 6: hibernate.daemon.v1.WakesResponse.wakes:type_name -> hibernate.shim.v1.Transition
+	39, // 7: hibernate.daemon.v1.NodeResponse.facts:type_name -> hibernate.daemon.v1.NodeResponse.FactsEntry
+	11, // 8: hibernate.daemon.v1.NodeResponse.runscs:type_name -> hibernate.daemon.v1.Runsc
+	14, // 9: hibernate.daemon.v1.VersionResponse.store:type_name -> hibernate.daemon.v1.StoreCondition
+	3,  // 10: hibernate.daemon.v1.Lineage.copies:type_name -> hibernate.daemon.v1.Copies
+	17, // 11: hibernate.daemon.v1.Lineage.generations:type_name -> hibernate.daemon.v1.Generation
+	17, // 12: hibernate.daemon.v1.VerifySnapshotResponse.verified:type_name -> hibernate.daemon.v1.Generation
+	22, // 13: hibernate.daemon.v1.Collection.deleted:type_name -> hibernate.daemon.v1.Garbage
+	16, // 14: hibernate.daemon.v1.ShowSnapshotResponse.lineage:type_name -> hibernate.daemon.v1.Lineage
+	17, // 15: hibernate.daemon.v1.ShowSnapshotResponse.generation:type_name -> hibernate.daemon.v1.Generation
+	25, // 16: hibernate.daemon.v1.ShowSnapshotResponse.containers:type_name -> hibernate.daemon.v1.SnapshotContainer
+	26, // 17: hibernate.daemon.v1.ShowSnapshotResponse.files:type_name -> hibernate.daemon.v1.SnapshotFile
+	17, // 18: hibernate.daemon.v1.PinSnapshotResponse.generation:type_name -> hibernate.daemon.v1.Generation
+	17, // 19: hibernate.daemon.v1.SnapshotProgress.generation:type_name -> hibernate.daemon.v1.Generation
+	36, // 20: hibernate.daemon.v1.MoveResponse.moved:type_name -> hibernate.daemon.v1.Moved
+	0,  // 21: hibernate.daemon.v1.Daemon.List:input_type -> hibernate.daemon.v1.ListRequest
+	5,  // 22: hibernate.daemon.v1.Daemon.WhyAwake:input_type -> hibernate.daemon.v1.WhyAwakeRequest
+	7,  // 23: hibernate.daemon.v1.Daemon.Wakes:input_type -> hibernate.daemon.v1.WakesRequest
+	12, // 24: hibernate.daemon.v1.Daemon.Version:input_type -> hibernate.daemon.v1.VersionRequest
+	9,  // 25: hibernate.daemon.v1.Daemon.Node:input_type -> hibernate.daemon.v1.NodeRequest
+	15, // 26: hibernate.daemon.v1.Daemon.Snapshots:input_type -> hibernate.daemon.v1.SnapshotsRequest
+	18, // 27: hibernate.daemon.v1.Daemon.VerifySnapshot:input_type -> hibernate.daemon.v1.VerifySnapshotRequest
+	20, // 28: hibernate.daemon.v1.Daemon.CollectSnapshots:input_type -> hibernate.daemon.v1.CollectSnapshotsRequest
+	23, // 29: hibernate.daemon.v1.Daemon.ShowSnapshot:input_type -> hibernate.daemon.v1.ShowSnapshotRequest
+	27, // 30: hibernate.daemon.v1.Daemon.PinSnapshot:input_type -> hibernate.daemon.v1.PinSnapshotRequest
+	29, // 31: hibernate.daemon.v1.Daemon.RemoveSnapshot:input_type -> hibernate.daemon.v1.RemoveSnapshotRequest
+	31, // 32: hibernate.daemon.v1.Daemon.ExportSnapshot:input_type -> hibernate.daemon.v1.ExportSnapshotRequest
+	32, // 33: hibernate.daemon.v1.Daemon.ImportSnapshot:input_type -> hibernate.daemon.v1.ImportSnapshotRequest
+	34, // 34: hibernate.daemon.v1.Daemon.Move:input_type -> hibernate.daemon.v1.MoveRequest
+	37, // 35: hibernate.daemon.v1.Daemon.RewrapSnapshots:input_type -> hibernate.daemon.v1.RewrapSnapshotsRequest
+	1,  // 36: hibernate.daemon.v1.Daemon.List:output_type -> hibernate.daemon.v1.ListResponse
+	6,  // 37: hibernate.daemon.v1.Daemon.WhyAwake:output_type -> hibernate.daemon.v1.WhyAwakeResponse
+	8,  // 38: hibernate.daemon.v1.Daemon.Wakes:output_type -> hibernate.daemon.v1.WakesResponse
+	13, // 39: hibernate.daemon.v1.Daemon.Version:output_type -> hibernate.daemon.v1.VersionResponse
+	10, // 40: hibernate.daemon.v1.Daemon.Node:output_type -> hibernate.daemon.v1.NodeResponse
+	16, // 41: hibernate.daemon.v1.Daemon.Snapshots:output_type -> hibernate.daemon.v1.Lineage
+	19, // 42: hibernate.daemon.v1.Daemon.VerifySnapshot:output_type -> hibernate.daemon.v1.VerifySnapshotResponse
+	21, // 43: hibernate.daemon.v1.Daemon.CollectSnapshots:output_type -> hibernate.daemon.v1.Collection
+	24, // 44: hibernate.daemon.v1.Daemon.ShowSnapshot:output_type -> hibernate.daemon.v1.ShowSnapshotResponse
+	28, // 45: hibernate.daemon.v1.Daemon.PinSnapshot:output_type -> hibernate.daemon.v1.PinSnapshotResponse
+	30, // 46: hibernate.daemon.v1.Daemon.RemoveSnapshot:output_type -> hibernate.daemon.v1.RemoveSnapshotResponse
+	33, // 47: hibernate.daemon.v1.Daemon.ExportSnapshot:output_type -> hibernate.daemon.v1.SnapshotProgress
+	33, // 48: hibernate.daemon.v1.Daemon.ImportSnapshot:output_type -> hibernate.daemon.v1.SnapshotProgress
+	35, // 49: hibernate.daemon.v1.Daemon.Move:output_type -> hibernate.daemon.v1.MoveResponse
+	38, // 50: hibernate.daemon.v1.Daemon.RewrapSnapshots:output_type -> hibernate.daemon.v1.Rewrapped
+	36, // [36:51] is the sub-list for method output_type
+	21, // [21:36] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_api_daemon_v1_daemon_proto_init() }
@@ -2955,7 +3063,7 @@ func file_api_daemon_v1_daemon_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_daemon_v1_daemon_proto_rawDesc), len(file_api_daemon_v1_daemon_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   38,
+			NumMessages:   40,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

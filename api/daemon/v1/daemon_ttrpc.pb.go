@@ -10,6 +10,7 @@ import (
 type TTRPCDaemonService interface {
 	List(context.Context, *ListRequest) (*ListResponse, error)
 	WhyAwake(context.Context, *WhyAwakeRequest) (*WhyAwakeResponse, error)
+	Wakes(context.Context, *WakesRequest) (*WakesResponse, error)
 	Version(context.Context, *VersionRequest) (*VersionResponse, error)
 	Node(context.Context, *NodeRequest) (*NodeResponse, error)
 	Snapshots(context.Context, *SnapshotsRequest, TTRPCDaemon_SnapshotsServer) error
@@ -132,6 +133,13 @@ func RegisterTTRPCDaemonService(srv *ttrpc.Server, svc TTRPCDaemonService) {
 				}
 				return svc.WhyAwake(ctx, &req)
 			},
+			"Wakes": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req WakesRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Wakes(ctx, &req)
+			},
 			"Version": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
 				var req VersionRequest
 				if err := unmarshal(&req); err != nil {
@@ -253,6 +261,7 @@ func RegisterTTRPCDaemonService(srv *ttrpc.Server, svc TTRPCDaemonService) {
 type TTRPCDaemonClient interface {
 	List(context.Context, *ListRequest) (*ListResponse, error)
 	WhyAwake(context.Context, *WhyAwakeRequest) (*WhyAwakeResponse, error)
+	Wakes(context.Context, *WakesRequest) (*WakesResponse, error)
 	Version(context.Context, *VersionRequest) (*VersionResponse, error)
 	Node(context.Context, *NodeRequest) (*NodeResponse, error)
 	Snapshots(context.Context, *SnapshotsRequest) (TTRPCDaemon_SnapshotsClient, error)
@@ -288,6 +297,14 @@ func (c *ttrpcdaemonClient) List(ctx context.Context, req *ListRequest) (*ListRe
 func (c *ttrpcdaemonClient) WhyAwake(ctx context.Context, req *WhyAwakeRequest) (*WhyAwakeResponse, error) {
 	var resp WhyAwakeResponse
 	if err := c.client.Call(ctx, "hibernate.daemon.v1.Daemon", "WhyAwake", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *ttrpcdaemonClient) Wakes(ctx context.Context, req *WakesRequest) (*WakesResponse, error) {
+	var resp WakesResponse
+	if err := c.client.Call(ctx, "hibernate.daemon.v1.Daemon", "Wakes", req, &resp); err != nil {
 		return nil, err
 	}
 	return &resp, nil
