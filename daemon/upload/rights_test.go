@@ -38,6 +38,7 @@ type machine struct {
 	left   map[string]bool   // identities of which something is recorded
 	fenced []string          // identities that were fenced
 	seen   time.Duration     // silence of those that are not dead
+	judged func()            // called while a claim is being made
 }
 
 func newMachine(t *testing.T, bucket *memstore.Bucket, name string) *machine {
@@ -73,6 +74,12 @@ func (m *machine) Need(context.Context) (string, error) {
 }
 
 func (m *machine) Judge(_ context.Context, o durable.Owner) (fence.Verdict, error) {
+	m.mu.Lock()
+	judged := m.judged
+	m.mu.Unlock()
+	if judged != nil {
+		judged()
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return fence.Verdict{Dead: m.dead[o.Node], Silent: m.seen, DeadIn: time.Minute}, nil
@@ -709,6 +716,24 @@ func TestBackAndForthInADirectory(t *testing.T) {
 
 // What a node had not uploaded when another one took over is never committed, whether that one has left a snapshot or not.
 func TestOvertakenIsNotCommitted(t *testing.T) {
+	a, ca := overtaken(t)
+	if r, err := ca.claim(); err != nil || r.Epoch != 4 || r.Whole || r.Former != "b" {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	// ErrFenced where the upload was begun under the claim that is over, before the new one; ErrOvertaken where it was begun after it. Which of
+	// both it is, the uploader's start decides: neither commits.
+	a.eventually("it is told that it can't be uploaded", func() bool {
+		c, ok := a.d.Copies(key("ca"))
+		return ok && (errors.Is(c.Err, ErrOvertaken) || errors.Is(c.Err, durable.ErrFenced)) && c.Final
+	})
+	if got := ca.sequences(ca.storeName()); !slices.Equal(got, []uint64{1}) {
+		t.Errorf("%v", got)
+	}
+}
+
+// overtaken is a node with snapshot 5 of a workload, which ran from snapshot 1 on another one since, that is dead.
+func overtaken(t *testing.T) (*machine, *copyOf) {
+	t.Helper()
 	bucket := memstore.NewBucket()
 	a, b := newMachine(t, bucket, "a").start(), newMachine(t, bucket, "b").start()
 	ca, cb := a.container("ca", "db"), b.container("cb", "db")
@@ -723,15 +748,37 @@ func TestOvertakenIsNotCommitted(t *testing.T) {
 	b.d.stop()
 	a.set(func() { a.term, a.dead["b"] = "a-2", true })
 	a.start()
-	if r, err := ca.claim(); err != nil || r.Epoch != 4 || r.Whole || r.Former != "b" {
-		t.Fatalf("%+v, %v", r, err)
-	}
-	// ErrFenced where the upload was begun under the claim that is over, before the new one; ErrOvertaken where it was begun after it. Which of
-	// both it is, the uploader's start decides: neither commits.
+	return a, ca
+}
+
+// Nor where the upload was begun before the claim under which it would commit.
+func TestOvertakenWhileItWaits(t *testing.T) {
+	a, ca := overtaken(t)
 	a.eventually("it is told that it can't be uploaded", func() bool {
 		c, ok := a.d.Copies(key("ca"))
-		return ok && (errors.Is(c.Err, ErrOvertaken) || errors.Is(c.Err, durable.ErrFenced)) && c.Final
+		return ok && c.Final
 	})
+	l := a.d.lineageOf(ca.workload())
+	result := make(chan error, 1)
+	a.set(func() {
+		a.judged = func() {
+			go func() {
+				_, err := a.d.send(t.Context(), l)
+				result <- err
+			}()
+			a.eventually("the upload waits for its turn", func() bool {
+				a.d.mu.Lock()
+				defer a.d.mu.Unlock()
+				return l.sending == 5
+			})
+		}
+	})
+	if r, err := ca.claim(); err != nil || r.Epoch != 4 {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	if err := <-result; !errors.Is(err, ErrOvertaken) {
+		t.Errorf("it says %v", err)
+	}
 	if got := ca.sequences(ca.storeName()); !slices.Equal(got, []uint64{1}) {
 		t.Errorf("%v", got)
 	}

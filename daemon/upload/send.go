@@ -110,24 +110,16 @@ func (u *Uploader) send(ctx context.Context, l *lineage) (durable.Result, error)
 	if err != nil {
 		return durable.Result{}, err
 	}
-	m := s.Manifest()
-	u.mu.Lock()
-	known, there := l.record.Lineage, l.record.Place == u.place && s.Sequence() <= l.record.Sequence
-	handed := s.Sequence() <= l.record.Handed
-	stale := l.record.Identity != "" && l.record.Place == u.place && m.Epoch < l.record.Since
-	l.sending = s.Sequence()
-	u.mu.Unlock()
-	if m.Lineage != known || handed {
-		return durable.Result{}, errNothing // somebody else's, by the same name, or to be uploaded by another node
-	}
-	if there {
-		return durable.Result{}, nil
-	}
-	if stale {
-		return durable.Result{}, fmt.Errorf("%w: it is of epoch %d", ErrOvertaken, m.Epoch)
+	if there, err := u.wanted(l, s); there || err != nil {
+		return durable.Result{}, err
 	}
 	tier, err := u.claim(ctx, l)
 	if err != nil {
+		return durable.Result{}, err
+	}
+	// Under the claim that is committed under: a shim may have asked for another one meanwhile, over what another node has run. What the store
+	// has is compared at the commit.
+	if _, err := u.wanted(l, s); err != nil {
 		return durable.Result{}, err
 	}
 	image, err := durable.FromSnapshot(s)
@@ -143,6 +135,24 @@ func (u *Uploader) send(ctx context.Context, l *lineage) (durable.Result, error)
 		return result, u.explain(l, dir, s, err)
 	}
 	return result, u.committed(ctx, l, tier, result.Generation)
+}
+
+// wanted says whether a snapshot is there already; errNothing and ErrOvertaken when it isn't to be uploaded.
+func (u *Uploader) wanted(l *lineage, s *snapshot.Snapshot) (there bool, err error) {
+	m := s.Manifest()
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	l.sending = s.Sequence()
+	r, here := l.record, l.record.Place == u.place
+	switch {
+	case m.Lineage != r.Lineage, s.Sequence() <= r.Handed:
+		return false, errNothing // somebody else's, by the same name, or to be uploaded by another node
+	case here && s.Sequence() <= r.Sequence:
+		return true, nil
+	case here && r.Identity != "" && m.Epoch < r.Since:
+		return false, fmt.Errorf("%w: it is of epoch %d", ErrOvertaken, m.Epoch)
+	}
+	return false, nil
 }
 
 // newest is the node's snapshot of a workload, whatever the workload does.
