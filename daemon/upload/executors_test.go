@@ -495,14 +495,19 @@ func TestNeverTwoExecutors(t *testing.T) {
 	if n, err := strconv.Atoi(os.Getenv("HIBERNATE_CHAOS")); err == nil {
 		seeds = n
 	}
+	handed := 0
 	for seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { executors(t, uint64(seed), 20*time.Minute) })
+			synctest.Test(t, func(t *testing.T) { handed += executors(t, uint64(seed), 20*time.Minute) })
 		})
+	}
+	if handed < seeds { // how many there are of a seed, the machine's load decides, too
+		t.Errorf("only %d runs came from another node", handed)
 	}
 }
 
-func executors(t *testing.T, seed uint64, during time.Duration) {
+// executors returns how many runs came from another node.
+func executors(t *testing.T, seed uint64, during time.Duration) int {
 	a := &arena{
 		t: t, bucket: memstore.NewBucket(), takeOver: time.Minute, begin: time.Now(), r: rand.New(rand.NewPCG(seed, 7)),
 		running: map[string]string{}, last: map[string]Has{}, hosts: map[string]*host{},
@@ -534,8 +539,8 @@ func executors(t *testing.T, seed uint64, during time.Duration) {
 	}
 	a.writes.Wait()
 	t.Logf("%d runs, of which %d had lost something; %d came from another node", a.runs, a.lost, a.handed)
-	if a.runs < 10 || a.handed == 0 {
-		t.Errorf("only %d runs, of which %d came from another node", a.runs, a.handed)
+	if a.runs < 10 {
+		t.Errorf("only %d runs", a.runs)
 	}
 	for _, f := range a.faults {
 		t.Error(f)
@@ -545,6 +550,7 @@ func executors(t *testing.T, seed uint64, during time.Duration) {
 			t.Log(h.log.String())
 		}
 	}
+	return a.handed
 }
 
 func (s *sandbox) workload() api.Workload {
