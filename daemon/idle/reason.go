@@ -31,7 +31,7 @@ const (
 	Fresh       Code = "fresh" // seen for the first time, or just woken: the idle clock starts
 	Aborted     Code = "activity"
 	Frozen      Code = "frozen" // a person wants it awake
-	Meter       Code = "meter" // the shim's counters stand still though data moved
+	Meter       Code = "meter"  // the shim's counters stand still though data moved
 )
 
 // standing lists the reasons that hold as long as what they name does: they stop the idle clock.

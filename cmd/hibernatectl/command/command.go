@@ -54,7 +54,6 @@ func newRoot(now func() time.Time) *cobra.Command {
 		SilenceErrors: true, SilenceUsage: true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return o.settle(cmd) },
 	}
-	root.CompletionOptions.HiddenDefaultCmd = true
 	flags := root.PersistentFlags()
 	flags.StringVar(&o.config, "config", config.DefaultFile, "configuration file, for its run-dir")
 	flags.StringVar(&o.runDir, "run-dir", "", "directory of sockets and records (default: as configured)")
@@ -62,7 +61,9 @@ func newRoot(now func() time.Time) *cobra.Command {
 	flags.DurationVar(&o.timeout, "timeout", 0, "how long to wait for answers (default: fits the command)")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.AddCommand(newList(o), newHibernate(o), newWake(o), newInspect(o), newWhyAwake(o), newFork(o), newMove(o), newPool(o),
-		newDrain(o), newCordon(o), newUncordon(o), newExportRootfs(o), newLease(o), newOrphans(o), newSnapshots(o), newNode(o), newVersion(o))
+		newDrain(o), newCordon(o), newUncordon(o), newExportRootfs(o), newLease(o), newOrphans(o), newSnapshots(o), newNode(o), newVersion(o),
+		newFreeze(o), newUnfreeze(o), newWhySlow(o))
+	o.completeWorkloads(root)
 	return root
 }
 

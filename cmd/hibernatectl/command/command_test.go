@@ -66,6 +66,16 @@ func (h host) daemonWith(store *daemon.StoreOptions) {
 	})
 }
 
+// config writes a configuration file.
+func (h host) config(text string) string {
+	h.t.Helper()
+	path := filepath.Join(h.runDir, "config.toml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		h.t.Fatal(err)
+	}
+	return path
+}
+
 // run runs hibernatectl, and wants an exit code.
 func (h host) run(want int, args ...string) (stdout, stderr string) {
 	h.t.Helper()

@@ -17,6 +17,7 @@ import (
 type daemonClient interface {
 	List(context.Context, *daemonv1.ListRequest) (*daemonv1.ListResponse, error)
 	WhyAwake(context.Context, *daemonv1.WhyAwakeRequest) (*daemonv1.WhyAwakeResponse, error)
+	Wakes(context.Context, *daemonv1.WakesRequest) (*daemonv1.WakesResponse, error)
 	Version(context.Context, *daemonv1.VersionRequest) (*daemonv1.VersionResponse, error)
 	Node(context.Context, *daemonv1.NodeRequest) (*daemonv1.NodeResponse, error)
 }

@@ -30,6 +30,7 @@ func newInspect(o *options) *cobra.Command {
 			one := fleet{records: f.records[:0:0]}
 			one.records = append(one.records, record)
 			all, _ := one.askAll(ctx, o.runDir)
+			addFrozen(all, o.freezes())
 			if all[0].GetUnreachable() != "" {
 				return fmt.Errorf("%s: %w: %s", keyOf(record), shimclient.ErrUnreachable, all[0].GetUnreachable())
 			}

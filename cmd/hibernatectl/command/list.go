@@ -35,6 +35,8 @@ func newList(o *options) *cobra.Command {
 			ctx, cancel := o.deadline(cmd.Context(), 10*time.Second)
 			defer cancel()
 			all, noDaemon := f.askAll(ctx, o.runDir)
+			notes := o.freezes()
+			addFrozen(all, notes)
 			if f.broken != nil {
 				fmt.Fprintln(cmd.ErrOrStderr(), "warning: records that can't be read:", f.broken)
 			}
@@ -44,8 +46,10 @@ func newList(o *options) *cobra.Command {
 			if noDaemon != nil {
 				fmt.Fprintln(cmd.ErrOrStderr(), "warning:", daemonWarning(noDaemon))
 			}
-			if note := o.cordoned(); note != "" {
-				fmt.Fprintln(cmd.ErrOrStderr(), "note:", note)
+			for _, note := range []string{o.cordoned(), frozenNote(notes)} {
+				if note != "" {
+					fmt.Fprintln(cmd.ErrOrStderr(), "note:", note)
+				}
 			}
 			return printList(cmd.OutOrStdout(), all, o.now(), whole)
 		},
@@ -106,6 +110,8 @@ func idleFor(w *daemonv1.Workload) string {
 func sleepsIn(w *daemonv1.Workload) string {
 	idle, s := w.GetIdle(), w.GetStatus()
 	switch {
+	case s.GetState() == "awake" && len(s.GetBlockers()) > 0 && s.GetBlockers()[0].GetCode() == "frozen": // known without hibernated, too
+		return "no: frozen"
 	case s.GetState() != "awake" || idle == nil:
 		return none
 	case idle.GetSleepsInMs() >= 0:

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"runtime"
 	"strconv"
 	"strings"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/hibernate-runtime/hibernate/api/handover"
 	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
 	"github.com/hibernate-runtime/hibernate/daemon/shimclient"
+	"github.com/hibernate-runtime/hibernate/internal/freeze"
 )
 
 const wakeHelp = `Wakes a workload and returns when it is awake. A workload that is awake stays so.
@@ -26,14 +28,31 @@ same way.
 With --allow-stale-volumes it is restored over mounts of the host's whose files have gone on without it, which is refused otherwise: a database
 whose memory is older than its files destroys them. It must be asleep or blocked.
 
+With --all everything that sleeps wakes, or all of it that MATCH fits (ID or NAMESPACE/ID, with * and ?), a few at a time, with a line for each.
+Those that did not wake are named with the reason; exit code 4 then.
+
 With --wait it also waits until one of the ports that were listening accepts a connection at the workload's address.`
 
 func newWake(o *options) *cobra.Command {
-	var wait, stale bool
+	a := &wakeAll{options: o}
+	var all, wait, stale bool
 	var from uint64
 	cmd := &cobra.Command{
-		Use: "wake [NAMESPACE/]ID", Short: "Wake a workload", Long: wakeHelp, Args: workloadArg,
+		Use: "wake [NAMESPACE/]ID", Short: "Wake a workload, or all", Long: wakeHelp,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if all {
+				return matchArg(cmd, args)
+			}
+			return workloadArg(cmd, args)
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if all {
+				if from != 0 || a.parallel < 1 {
+					return usageError{errors.New("--all: neither goes with --from, nor with --parallel below 1")}
+				}
+				a.stale, a.wait = stale, wait
+				return a.run(cmd, match(args, freeze.Node))
+			}
 			f, err := readFleet(o.runDir)
 			if err != nil {
 				return err
@@ -55,6 +74,8 @@ func newWake(o *options) *cobra.Command {
 			return err
 		},
 	}
+	cmd.Flags().BoolVar(&all, "all", false, "wake all that sleeps, or all of it that MATCH fits")
+	cmd.Flags().IntVar(&a.parallel, "parallel", max(2, runtime.NumCPU()), "with --all: how many wake at once")
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait until a port that was listening accepts")
 	cmd.Flags().Uint64Var(&from, "from", 0, "the `sequence` of the snapshot to wake from; the newest without it")
 	cmd.Flags().BoolVar(&stale, "allow-stale-volumes", false, "restore over files that have gone on without the snapshot")

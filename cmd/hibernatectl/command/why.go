@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -33,6 +34,7 @@ func newWhyAwake(o *options) *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("%s: %w", keyOf(record), err)
 			}
+			addFrozenReason(resp, frozen(o.freezes(), record.Namespace, record.ID))
 			if o.output == "json" {
 				return printJSON(cmd.OutOrStdout(), resp)
 			}
@@ -62,6 +64,18 @@ func whyAwake(ctx context.Context, record handover.Record, runDir string) (*daem
 		resp.Reasons = append([]*shimv1.Reason{daemonReason(noAnswer)}, status.GetBlockers()...)
 	}
 	return resp, nil
+}
+
+// addFrozenReason adds a freeze that hibernated hasn't told of yet, or can't.
+func addFrozenReason(resp *daemonv1.WhyAwakeResponse, why *shimv1.Reason) {
+	told := slices.ContainsFunc(resp.GetReasons(), func(r *shimv1.Reason) bool { return r.GetCode() == "frozen" })
+	if why == nil || told || resp.GetState() != "awake" {
+		return
+	}
+	resp.Reasons = append([]*shimv1.Reason{why}, resp.GetReasons()...)
+	if resp.Idle != nil {
+		resp.Idle.SleepsInMs = -1
+	}
 }
 
 func daemonReason(err error) *shimv1.Reason {
