@@ -33,7 +33,7 @@ type Cluster struct {
 // Options are those of a world that a cluster can be made in, in which people say when pods sleep.
 func Options() harness.Options {
 	return harness.Options{
-		CRI: true, Daemon: true, Published: true,
+		CRI: true, Daemon: true, Published: true, Namespace: "k8s.io",
 		PodAnnotations: []string{"io.kubernetes.*"}, Settings: map[string]string{"mode": `"manual"`},
 	}
 }
@@ -87,6 +87,7 @@ var tunables = map[string]int{
 func (c *Cluster) prepare(ctx context.Context) error {
 	var script strings.Builder
 	fmt.Fprintf(&script, "mkdir -p %[1]s/sysctl %[1]s/log\nmount --bind %[1]s/log /var/log\n", c.dir)
+	fmt.Fprintf(&script, "ip route add %s dev cni0\n", serviceNet) // as a default route would do
 	for name, value := range tunables {
 		file := filepath.Join(c.dir, "sysctl", strings.ReplaceAll(name, "/", "."))
 		fmt.Fprintf(&script, "echo %d >%s\nmount --bind %s /proc/sys/%s\n", value, file, file, name)
@@ -167,11 +168,12 @@ func (c *Cluster) Close(ctx context.Context) error {
 	errs = append(errs, c.removePods(ctx))
 	end("kube-apiserver", "etcd", "registry")
 	_, err := c.Shell(ctx, fmt.Sprintf(`
+ip route del %[3]s 2>/dev/null || :
 for family in ip ip6; do nft delete table $family kube-proxy 2>/dev/null || :; done
 awk '{ print $5 }' /proc/self/mountinfo | grep -E '^(%[1]s/kubelet(/|$)|/var/log$|/proc/sys/(vm|kernel)/)' | sort -r | while read -r m; do umount "$m"; done
 for c in /sys/fs/cgroup /sys/fs/cgroup/*; do
 	[ ! -d "$c/%[2]s/kubepods" ] || find "$c/%[2]s/kubepods" -depth -type d -exec rmdir {} \;
-done`, c.dir, c.Name))
+done`, c.dir, c.Name, serviceNet))
 	return errors.Join(append(errs, err)...)
 }
 
