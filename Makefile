@@ -34,7 +34,7 @@ BUILD_REGISTRY = cd integration/images && go build -o $(CURDIR)/$(TOOLS)/ -trimp
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build tools images protos deps test check fmt vet staticcheck unit root test-conformance test-network test-faults full-faults test-store full-store test-move test-flat full-flat test-client test-cri test-kubernetes e2e shimtest race full-moment full-network demo bench short-bench bench-shim bench-network bench-flat bench-store bench-move install clean
+.PHONY: help build tools images protos deps test check fmt vet staticcheck unit root test-conformance test-network test-faults full-faults test-store test-seaweedfs full-store test-move test-flat full-flat test-client test-cri test-kubernetes e2e shimtest race full-moment full-network demo bench short-bench bench-shim bench-network bench-flat bench-store bench-move install clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -137,6 +137,14 @@ test-store: deps tools images build ## The durable tier against a real S3 server
 	@go run ./tools/toolchain -p $(JOBS) versitygw
 	@HIBERNATE_STORE=1 sh tools/gotest.sh -together -count=1 -p $(JOBS) -timeout 10m -- $(MODULE)/snapshot/store/... $(MODULE)/snapshot/durable/...
 	@HIBERNATE_STORE=1 $(ROOT_RINGS) sh tools/gotest.sh -count=1 -timeout 10m -- ./integration/store
+
+SEAWEEDFS := TestWakesFromTheStore|TestALateBadChunkIsMended|TestWakeFrom|TestStartsFromTheStoreInAnotherPod
+
+test-seaweedfs: deps tools images build ## The durable tier against another S3 server, SeaweedFS, over http and TLS: once for a release (root)
+	@go run ./tools/toolchain -p $(JOBS) seaweedfs
+	@HIBERNATE_SEAWEEDFS=1 sh tools/gotest.sh -count=1 -timeout 15m -run '^TestContractOfSeaweedFS$$' -- $(MODULE)/snapshot/store/s3store
+	@HIBERNATE_SEAWEEDFS=1 sh tools/gotest.sh -count=1 -timeout 5m -run '^TestOnEachStore$$/^seaweedfs' -- $(MODULE)/snapshot/durable
+	@HIBERNATE_SEAWEEDFS=1 $(ROOT_RINGS) sh tools/gotest.sh -count=1 -timeout 10m -run '^($(SEAWEEDFS))$$/^seaweedfs$$' -- ./integration/store
 
 test-move: deps tools images build ## Workloads with an identity on two nodes that share a store: moved, taken over, partitioned (root)
 	@go run ./tools/toolchain -p $(JOBS) versitygw

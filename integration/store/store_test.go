@@ -25,7 +25,12 @@ type onS3 struct {
 
 func newS3(t *testing.T) *onS3 {
 	t.Helper()
-	s := &onS3{gw: storetest.Versitygw(t, false)}
+	return newOn(t, storetest.Versitygw(t, false))
+}
+
+func newOn(t *testing.T, gw *storetest.Server) *onS3 {
+	t.Helper()
+	s := &onS3{gw: gw}
 	s.bucket = s.gw.Bucket(t)
 	s.node = newNode(t)
 	s.relay = newRelay(t, s.World, strings.TrimPrefix(s.gw.Endpoint, "http://"))

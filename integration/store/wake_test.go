@@ -25,6 +25,10 @@ func eachStore(t *testing.T, run func(t *testing.T, n *node, settings map[string
 		s := newS3(t)
 		run(t, s.node, s.settings(s.bucket, "right"))
 	})
+	t.Run("seaweedfs", func(t *testing.T) {
+		s := newOn(t, storetest.Seaweedfs(t, false))
+		run(t, s.node, s.settings(s.bucket, "right"))
+	})
 }
 
 // local is the directory of a workload in the local tier.

@@ -60,6 +60,7 @@ var table = []tool{
 			"-X k8s.io/component-base/version.gitMinor=36",
 	},
 	{name: "versitygw", packages: []string{"github.com/versity/versitygw/cmd/versitygw"}, asked: true}, // 80 s to build
+	{name: "seaweedfs", packages: []string{"github.com/seaweedfs/seaweedfs/weed"}, asked: true},        // four and a half minutes, 160 MB
 	{name: "client", packages: []string{"github.com/containerd/containerd/v2/integration/client"}, tests: true, asked: true},
 	{name: "staticcheck", packages: []string{"honnef.co/go/tools/cmd/staticcheck"}},
 	{

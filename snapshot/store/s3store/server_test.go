@@ -32,6 +32,20 @@ func TestContract(t *testing.T) {
 	}
 }
 
+// SeaweedFS is other code: what only versitygw does isn't relied on.
+func TestContractOfSeaweedFS(t *testing.T) {
+	for _, mode := range modes {
+		t.Run(mode.name, func(t *testing.T) {
+			server := storetest.Seaweedfs(t, mode.tls)
+			bucket := server.Bucket(t)
+			storetest.Run(t, storetest.Kind{
+				Open: func(t *testing.T) store.Store { return openURL(t, server.URL(bucket, "nodes/east"), nil) },
+				Few:  mode.tls, // writers that come at once wait for seconds
+			})
+		})
+	}
+}
+
 // openURL opens a store after change has changed its configuration.
 func openURL(t *testing.T, url string, change func(*s3store.Config)) *s3store.Store {
 	t.Helper()

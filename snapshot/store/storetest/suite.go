@@ -4,7 +4,7 @@
 //		storetest.Run(t, storetest.Kind{Open: func(t *testing.T) store.Store { … }})
 //	}
 //
-// It also starts a real S3 server, versitygw, for the tests that need one: see Versitygw.
+// It also starts real S3 servers for the tests that need one: see Versitygw, Seaweedfs.
 package storetest
 
 import (
