@@ -85,13 +85,31 @@ func (f *Field) create(ctx context.Context) error {
 			})
 		}
 		if err == nil {
-			return nil
+			return f.listens(ctx)
 		}
 		select {
 		case <-ctx.Done():
 			return errors.Join(last, err)
 		case <-time.After(50 * time.Millisecond):
 			last = err
+		}
+	}
+}
+
+// listens waits until the workload is asleep, or answers: what is put to sleep before it listens is woken by no connection.
+func (f *Field) listens(ctx context.Context) error {
+	for {
+		if f.state(ctx) == "asleep" {
+			return nil
+		}
+		_, err := f.once(ctx, http.MethodGet)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("it doesn't listen: %w", err)
+		case <-time.After(20 * time.Millisecond):
 		}
 	}
 }

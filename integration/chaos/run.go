@@ -359,10 +359,11 @@ func verify(ctx context.Context, l *durable.Lineage, sequence uint64) error {
 	return reader.Verify(ctx, nil)
 }
 
-// orphans collects twice, once what is there now is old: what the second collection finds of that is one. What is written
-// meanwhile, as the lease of who still reads or uploads, may be too young for the first and not for the second.
+// orphans collects twice, once what is there now is old: what the second collection finds of that is one. What was written
+// only just before, or is meanwhile, as the lease of who still reads or uploads, may be too young for the first by the clock
+// of a server that has little of a processor, and not for the second.
 func (r *run) orphans(ctx context.Context) error {
-	old := time.Now().Truncate(time.Second)
+	old := time.Now().Add(-3 * time.Second).Truncate(time.Second)
 	select {
 	case <-time.After(2100 * time.Millisecond): // the store's times are whole seconds
 	case <-ctx.Done():
