@@ -58,10 +58,15 @@ func TestPods(t *testing.T) {
 	}{
 		{"traffic", testTraffic}, {"probes", testProbes}, {"exec", testExec}, {"logs", testLogs}, {"port-forward", testPortForward},
 		{"volumes", testVolumes}, {"restart", testRestart}, {"delete", testDelete},
+		{"attach", testAttach}, {"cp", testCopy}, {"metrics", testMetrics}, {"update", testUpdate}, {"eviction", testEviction},
+		{"containers", testContainers}, {"digest", testDigest}, {"identity", testIdentity}, {"restarts", testRestarts},
 	} {
-		if t.Run(test.name, func(t *testing.T) { test.do(t, c) }) {
-			passed++
-		}
+		t.Run(test.name, func(t *testing.T) {
+			test.do(t, c)
+			if !t.Failed() {
+				passed++
+			}
+		})
 	}
 	fmt.Printf("kubernetes: pods_passed %d\n", passed)
 }

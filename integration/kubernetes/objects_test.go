@@ -100,6 +100,11 @@ func (c *Cluster) pod(t *testing.T, app string) *pod {
 	return p
 }
 
+// Follows says that the pod's server goes on from where another one's was.
+func (p *pod) Follows(o *pod) {
+	p.Server = known.Follow(p.t, o.Server, p.c.World, p.ID, p.Pod)
+}
+
 // tells is what kubectl says, which must not fail.
 func (p *pod) tells(args ...string) string {
 	p.t.Helper()
