@@ -70,7 +70,10 @@ func critestImages(ctx context.Context, busybox, standin string) (map[string]v1.
 	web := func(port string) v1.Config { return v1.Config{Cmd: []string{"nginx", "nginx: master process", port}} }
 	as := func(user string) v1.Config { return v1.Config{Cmd: []string{"sh"}, User: user} }
 	marked := func(mark string) v1.Image { return m.image(as(""), entry{"mark", 0o644, []byte(mark), ""}) }
-	tags, pause := marked("tags"), m.image(v1.Config{Cmd: []string{"pause"}}, entry{"usr/bin/pause", 0o755, program, ""})
+	pause := func(files ...entry) v1.Image {
+		return m.image(v1.Config{Cmd: []string{"pause"}}, append(files, entry{"usr/bin/pause", 0o755, program, ""})...)
+	}
+	tags, twice := marked("tags"), pause()
 	all := map[string]v1.Image{
 		e2eImages + "busybox:1.29-2":                              m.image(as("")),
 		e2eImages + "nginx:1.14-2":                                m.image(web("80"), server),
@@ -85,9 +88,9 @@ func critestImages(ctx context.Context, busybox, standin string) (map[string]v1.
 		criImages + "test-image-latest:latest":                    marked("latest"),
 		criImages + "test-image-tag:test":                         marked("test"),
 		criImages + "test-image-tag:all":                          marked("all"),
-		sandboxImage:                                              pause,
-		"registry.k8s.io/pause:3.9":                               pause,
-		"k8s.gcr.io/pause:3.9":                                    pause,
+		sandboxImage:                                              pause(entry{"mark", 0o644, nil, ""}), // another image than those whose names critest counts
+		"registry.k8s.io/pause:3.9":                               twice,
+		"k8s.gcr.io/pause:3.9":                                    twice,
 	}
 	for i := range 3 {
 		all[fmt.Sprintf("%stest-image-%d:latest", criImages, i+1)] = marked(fmt.Sprint(i))
