@@ -34,7 +34,7 @@ BUILD_REGISTRY = cd integration/images && go build -o $(CURDIR)/$(TOOLS)/ -trimp
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build tools images protos deps test check fmt vet staticcheck unit root test-conformance test-network test-faults full-faults test-store test-seaweedfs full-store test-move test-flat full-flat test-client test-cri test-kubernetes e2e shimtest race full-moment full-network demo bench short-bench bench-shim bench-network bench-flat bench-store bench-move install clean
+.PHONY: help build tools images protos deps test check fmt vet staticcheck unit root test-conformance test-network test-faults full-faults test-store test-seaweedfs full-store test-move test-flat full-flat test-client test-cri test-kubernetes full-kubernetes e2e shimtest race full-moment full-network demo bench short-bench bench-shim bench-network bench-flat bench-store bench-move install clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -178,6 +178,11 @@ test-kubernetes: deps tools images build ## A real Kubernetes of one node, whose
 	@go run ./tools/toolchain -p $(JOBS) kube
 	@$(BUILD_REGISTRY)
 	@$(ROOT_RINGS) sh tools/gotest.sh -count=1 -timeout 20m -- ./integration/kubernetes
+
+full-kubernetes: deps tools images build ## test-kubernetes; a hundred pods that sleep, and a boot of the node (root)
+	@go run ./tools/toolchain -p $(JOBS) kube
+	@$(BUILD_REGISTRY)
+	@$(ROOT_RINGS) HIBERNATE_FULL=1 sh tools/gotest.sh -count=1 -v -timeout 40m -- ./integration/kubernetes
 
 shimtest: tools build ## containerd's own suite for shims, built elsewhere: SHIMTEST=path/to/shimtest.test (root)
 	@[ -n "$(SHIMTEST)" ] || { echo "give the suite's binary: make shimtest SHIMTEST=path/to/shimtest.test"; exit 2; }

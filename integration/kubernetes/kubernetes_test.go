@@ -40,14 +40,6 @@ func newCluster(t *testing.T, images ...string) *Cluster {
 // detached outlives the test, for what is done at its end.
 func detached(t *testing.T) context.Context { return context.WithoutCancel(t.Context()) }
 
-// A node is Ready, and leaves nothing.
-func TestNode(t *testing.T) {
-	c := newCluster(t)
-	if handler, err := c.Kubectl(t.Context(), "get", "runtimeclass", "hibernate", "--output", "jsonpath={.handler}"); err != nil || handler != "hibernate" {
-		t.Errorf("the runtime class says %q, %v", handler, err)
-	}
-}
-
 // What people do with pods, awake and asleep.
 func TestPods(t *testing.T) {
 	c := newCluster(t, "testserver")
