@@ -117,7 +117,8 @@ func testProbes(t *testing.T, c *Cluster) {
 			"readinessProbe": often(object{"tcpSocket": object{"port": 8080}}),
 		}),
 		shell("beside", idle, object{
-			"livenessProbe": often(object{"exec": object{"command": []string{"/usr/bin/true"}}}),
+			"livenessProbe":  often(object{"exec": object{"command": []string{"/usr/bin/true"}}}),
+			"readinessProbe": often(object{"grpc": object{"port": 8080}}), // the pod's, whose containers share their network
 		}),
 	)
 	p.Grow()

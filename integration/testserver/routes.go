@@ -37,6 +37,7 @@ import (
 //	/env, /remote           the environment; the caller's address as seen here
 //	/log?line=              prints a line to standard output; to=stderr to standard error
 //	/exit?code=             ends the process
+//	/grpc.health.v1.Health/Check   that it is well, as gRPC asks
 func (s *server) routes() http.Handler {
 	mux := http.NewServeMux()
 	for pattern, h := range map[string]handler{
@@ -66,6 +67,7 @@ func (s *server) routes() http.Handler {
 	}
 	mux.HandleFunc("/bytes", stream)
 	mux.HandleFunc("/talk", talk)
+	mux.HandleFunc("/grpc.health.v1.Health/Check", healthy)
 	return mux
 }
 
