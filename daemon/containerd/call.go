@@ -52,6 +52,15 @@ func Get(ctx context.Context, socket, namespace, id string) (c Container, err er
 	return Container{Image: string(field(of, 3)), Snapshotter: string(field(of, 6)), SnapshotKey: string(field(of, 7))}, nil
 }
 
+// Version is containerd's own, as v2.1.4.
+func Version(ctx context.Context, socket string) (string, error) {
+	answer, err := call(ctx, socket, "default", "containerd.services.version.v1.Version/Version", nil)
+	if err != nil {
+		return "", fmt.Errorf("ask containerd at %s for its version: %w", socket, err)
+	}
+	return string(field(answer, 1)), nil
+}
+
 // Parent is what a snapshot was made from. For a container's it is the chain ID of its image's layers: the digest of all the files in them.
 func Parent(ctx context.Context, socket, namespace, snapshotter, key string) (string, error) {
 	answer, err := call(ctx, socket, namespace, snapshots+"Stat", text(text(nil, 1, snapshotter), 2, key))

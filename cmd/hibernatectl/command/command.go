@@ -45,7 +45,7 @@ A workload is named ID, or NAMESPACE/ID where the ID alone is ambiguous. The beg
 only one that begins so.
 
 Exit codes: 0 done, 1 error, 2 wrong usage, 3 no such workload, 4 refused (the message says why),
-5 not reachable or timed out.`
+5 not reachable or timed out, 6 doctor has found problems.`
 
 func newRoot(now func() time.Time) *cobra.Command {
 	o := &options{now: now}
@@ -62,7 +62,7 @@ func newRoot(now func() time.Time) *cobra.Command {
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.AddCommand(newList(o), newHibernate(o), newWake(o), newInspect(o), newWhyAwake(o), newFork(o), newMove(o), newPool(o),
 		newDrain(o), newCordon(o), newUncordon(o), newExportRootfs(o), newLease(o), newOrphans(o), newSnapshots(o), newNode(o), newVersion(o),
-		newFreeze(o), newUnfreeze(o), newWhySlow(o))
+		newFreeze(o), newUnfreeze(o), newWhySlow(o), newDoctor(o))
 	o.completeWorkloads(root)
 	return root
 }

@@ -20,6 +20,7 @@ const (
 	exitNotFound    = 3
 	exitRefused     = 4
 	exitUnreachable = 5
+	exitProblems    = 6
 )
 
 // usageError is a mistake in the arguments.
@@ -44,6 +45,8 @@ func exitCode(err error) int {
 		errors.Is(err, leftover.ErrExists), errors.Is(err, leftover.ErrUnknown), errors.Is(err, leftover.ErrBusy),
 		errors.Is(err, children.ErrNotOurs), errors.Is(err, children.ErrNetwork):
 		return exitRefused
+	case errors.Is(err, errProblems):
+		return exitProblems
 	case errors.Is(err, shimclient.ErrUnreachable), errors.Is(err, errNoDaemon), errors.Is(err, errCut), errdefs.IsUnavailable(err),
 		errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return exitUnreachable
