@@ -34,7 +34,7 @@ BUILD_REGISTRY = cd integration/images && go build -o $(CURDIR)/$(TOOLS)/ -trimp
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build tools images protos deps test check fmt vet staticcheck unit root test-conformance test-network test-faults full-faults test-store test-seaweedfs full-store test-move test-flat full-flat test-client test-cri test-kubernetes full-kubernetes e2e shimtest race full-moment full-network demo bench short-bench bench-shim bench-network bench-flat bench-store bench-move install clean
+.PHONY: help build tools images protos deps test check fmt vet staticcheck unit root test-conformance test-network test-faults full-faults test-store test-seaweedfs full-store test-move full-move test-flat full-flat test-client test-cri test-kubernetes full-kubernetes e2e shimtest race full-moment full-network demo bench short-bench bench-shim bench-network bench-flat bench-store bench-move install clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -72,6 +72,7 @@ bench-store: deps tools images build ## Measure the durable tier with a server o
 	@go run ./tools/toolchain -p $(JOBS) versitygw
 	@go run ./integration/bench -store -only '$(BENCH_PARTS)' $(BENCH_FLAGS)
 
+# In parts: BENCH_PARTS='peer|fork'; of chaos: BENCH_FLAGS='-rounds 50 -seed 51'
 bench-move: deps tools images build ## Measure workloads that move between two nodes and are forked, and write .bench/bench-move.jsonl: ten minutes (root)
 	@go run ./tools/toolchain -p $(JOBS) versitygw
 	@go run ./integration/bench -move -only '$(BENCH_PARTS)' $(BENCH_FLAGS)
@@ -149,6 +150,10 @@ test-seaweedfs: deps tools images build ## The durable tier against another S3 s
 test-move: deps tools images build ## Workloads with an identity on two nodes that share a store: moved, taken over, partitioned (root)
 	@go run ./tools/toolchain -p $(JOBS) versitygw
 	@HIBERNATE_STORE=1 $(ROOT_RINGS) sh tools/gotest.sh -count=1 -timeout 10m -- ./integration/move
+
+full-move: deps tools images build ## test-move, and 300 random runs on two nodes with a witness; MOVE_CHAOS, MOVE_SEED, three pairs of nodes beside each other (root)
+	@go run ./tools/toolchain -p $(JOBS) versitygw
+	@HIBERNATE_STORE=1 MOVE_CHAOS=$(or $(MOVE_CHAOS),300) $(ROOT_RINGS) go test -count=1 -v -parallel 3 -timeout 120m $(if $(MOVE_RUN),-run '$(MOVE_RUN)') ./integration/move
 
 full-store: deps tools images build ## test-store, the search of the protocol at size, and 300 random runs of chaos; STORE_CHAOS, STORE_SEED (root)
 	@go run ./tools/toolchain -p $(JOBS) versitygw

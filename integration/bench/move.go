@@ -26,6 +26,7 @@ var moveSet = set{file: "bench-move.jsonl", load: flatLoad, prepare: startStore,
 	{"cold", measureColdMoves},
 	{"four", measureFourMoves},
 	{"fork", measureForks},
+	{"chaos", measureExecutors},
 }}
 
 // A movePlan says how much is measured of workloads that go elsewhere, or are multiplied.
@@ -35,6 +36,7 @@ type movePlan struct {
 	cold  int // moves whose snapshot is not in memory
 	four  int // rounds of four moves at once
 	forks int // rounds, each of forkCount children
+	chaos int // random runs
 }
 
 // twoNodes is two nodes that share the bench's store: the bench's own, and another.

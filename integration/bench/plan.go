@@ -64,7 +64,7 @@ const tailSize = 128
 var (
 	full = plan{
 		store: storePlan{uploads: 5, uploadMiB: 400, shares: 3, treeMiB: 1024, neighbour: 9, wakes: 8, chaos: 300},
-		move:  movePlan{runs: 30, dirty: 5, cold: 10, four: 5, forks: 10},
+		move:  movePlan{runs: 30, dirty: 5, cold: 10, four: 5, forks: 10, chaos: 300},
 		sizes: []int{16, 128, 512, 1024}, rounds: 20, tail: 200, cold: 20, written: 10, four: 20, asleep: 3, cycles: 50,
 		answers: 3, trues: 15, memory: 3,
 		pairs: 15, download: 512, loadMillis: 1000, opened: 500,
@@ -73,7 +73,7 @@ var (
 	}
 	quick = plan{
 		store: storePlan{uploads: 2, uploadMiB: 400, shares: 1, treeMiB: 1024, neighbour: 4, wakes: 4, chaos: 15},
-		move:  movePlan{runs: 6, dirty: 2, cold: 3, four: 2, forks: 3},
+		move:  movePlan{runs: 6, dirty: 2, cold: 3, four: 2, forks: 3, chaos: 15},
 		sizes: []int{16, 128, 512}, rounds: 7, tail: 40, cold: 5, written: 3, four: 5, asleep: 1, cycles: 50,
 		answers: 1, trues: 5, memory: 1,
 		pairs: 11, download: 128, loadMillis: 500, opened: 250,
@@ -85,7 +85,7 @@ var (
 // change replaces what a person gave: sizes are separated by commas.
 func (p *plan) change(sizes string, rounds int) error {
 	if rounds > 0 {
-		p.rounds, p.flatRounds, p.store.chaos = rounds, rounds, rounds
+		p.rounds, p.flatRounds, p.store.chaos, p.move.chaos = rounds, rounds, rounds, rounds
 	}
 	if sizes == "" {
 		return nil

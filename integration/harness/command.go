@@ -43,10 +43,21 @@ func (w *World) output(ctx context.Context, name string, args ...string) (string
 	var stdout, stderr bytes.Buffer
 	cmd := w.Command(ctx, name, args...)
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Run(); err != nil {
+	err := w.start(cmd)
+	if err == nil {
+		err = cmd.Wait()
+	}
+	if err != nil {
 		return stdout.String(), &CommandError{Name: name, Args: args, Stderr: tail(stderr.String(), 2000), Err: errors.Join(err, ctx.Err())}
 	}
 	return stdout.String(), nil
+}
+
+// start starts a program, unless all are being stopped or ended at the moment: then it waits for that.
+func (w *World) start(cmd *exec.Cmd) error {
+	w.starting.RLock()
+	defer w.starting.RUnlock()
+	return cmd.Start()
 }
 
 // Shell runs a script in the world, and stops at its first error.

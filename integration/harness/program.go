@@ -78,7 +78,7 @@ func (p *Program) launch() (<-chan struct{}, error) {
 	cmd := p.world.Command(context.Background(), p.Name, p.args...)
 	cmd.Env = append(cmd.Env, p.env...)
 	cmd.Stdout, cmd.Stderr = log, log
-	if err := cmd.Start(); err != nil {
+	if err := p.world.start(cmd); err != nil {
 		return nil, err
 	}
 	done := make(chan struct{})

@@ -59,8 +59,11 @@ func (w *World) signalAll(s syscall.Signal) error {
 	return nil
 }
 
-// cutOff ends all programs in one moment, so that none sees another's end.
+// cutOff ends all programs in one moment, so that none sees another's end. None is started meanwhile: it would be frozen before it is a program of its own, and
+// this process with it.
 func (w *World) cutOff(ctx context.Context) error {
+	w.starting.Lock()
+	defer w.starting.Unlock()
 	file := func(name string) string { return filepath.Join(w.anchor.cgroup, name) }
 	if err := os.WriteFile(file("cgroup.freeze"), []byte("1"), 0); err != nil {
 		return err
@@ -82,3 +85,13 @@ func (w *World) cutOff(ctx context.Context) error {
 	}
 	return os.WriteFile(file("cgroup.freeze"), []byte("0"), 0)
 }
+
+// Stop stops every program of the world, as a machine that is stopped by its hypervisor; its clocks go on. Programs that are started later run.
+func (w *World) Stop() error {
+	w.starting.Lock()
+	defer w.starting.Unlock()
+	return errors.Join(w.signalAll(syscall.SIGSTOP), w.signalAll(syscall.SIGSTOP)) // again, for those that were born meanwhile
+}
+
+// Continue has them go on.
+func (w *World) Continue() error { return w.signalAll(syscall.SIGCONT) }

@@ -53,6 +53,8 @@ type World struct {
 	anchor  *anchor
 	subnets subnets
 
+	starting sync.RWMutex // held, not alone, by who starts a program
+
 	mu   sync.Mutex
 	pods int // that were ever made; numbers their addresses
 }

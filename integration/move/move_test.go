@@ -168,7 +168,7 @@ func TestPartition(t *testing.T) {
 	one := a.server("one")
 	one.Start(db(), mib)
 	one.HangUp()
-	a.wire.set(true)
+	a.wire.Cut(true)
 	_, err := a.WaitState(a.context(), one.ID, "asleep")
 	a.must(err)
 	now, err := a.Status(a.context(), one.ID)
@@ -176,14 +176,14 @@ func TestPartition(t *testing.T) {
 	if last := now.GetLastHibernate(); last.GetReason() != "lease" || last.GetOutcome() != "slept" {
 		t.Errorf("it sleeps since %v", last)
 	}
-	a.wire.set(false)
+	a.wire.Cut(false)
 	_, err = a.WaitState(a.context(), one.ID, "awake")
 	a.must(err)
 	a.began(one, "restored")
 	one.GoesOn()
 	one.HangUp()
 
-	a.wire.set(true)
+	a.wire.Cut(true)
 	_, err = a.WaitState(a.context(), one.ID, "asleep")
 	a.must(err)
 	two := b.server("two")
@@ -196,7 +196,7 @@ func TestPartition(t *testing.T) {
 	})
 	b.began(two, "cold-started", "node-a")
 	two.Grow()
-	a.wire.set(false)
+	a.wire.Cut(false)
 	a.must(a.WaitTask(a.context(), one.ID, "STOPPED"))
 	if got := one.ExitStatus(); got != 137 {
 		t.Errorf("the overtaken copy ended with %d", got)
@@ -217,7 +217,7 @@ func TestRelaxed(t *testing.T) {
 	a.stored(one, 1)
 	known.Eventually(t, "it is given up", func() bool { return strings.Contains(a.ctl("snapshots", "ls", "-o", "json"), `"last": "node-a"`) })
 	two := b.follows(one, "two")
-	a.wire.set(true)
+	a.wire.Cut(true)
 	one.GoesOn()
 	a.began(one, "restored", "not confirmed", "fencing = relaxed")
 	if now, err := a.Status(a.context(), one.ID); err != nil || !now.GetUnconfirmed() {
@@ -225,7 +225,7 @@ func TestRelaxed(t *testing.T) {
 	}
 	b.must(two.Resume(db(), mib))
 	b.began(two, "restored", "came from the store")
-	a.wire.set(false)
+	a.wire.Cut(false)
 	a.must(a.WaitTask(a.context(), one.ID, "STOPPED"))
 	if got := one.ExitStatus(); got != 137 {
 		t.Errorf("the overtaken copy ended with %d", got)
@@ -251,7 +251,7 @@ func TestNobodyLeftToEndIt(t *testing.T) {
 	if !sandbox.Alive() {
 		t.Fatal("nothing is left of it that this test is about")
 	}
-	a.wire.set(true)
+	a.wire.Cut(true)
 	two := b.follows(one, "two")
 	b.must(two.Resume(db(), mib))
 	if sandbox.Alive() {

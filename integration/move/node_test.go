@@ -12,17 +12,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/containernetworking/plugins/pkg/ns"
-
 	"github.com/hibernate-runtime/hibernate/integration/harness"
 	"github.com/hibernate-runtime/hibernate/integration/known"
+	"github.com/hibernate-runtime/hibernate/integration/wire"
 	"github.com/hibernate-runtime/hibernate/snapshot/store/storetest"
 )
 
@@ -40,8 +37,8 @@ type node struct {
 	*harness.World
 	t    *testing.T
 	name string
-	wire *wire // to the store
-	peer *wire // of the other node, to this one's daemon; nil: there is none
+	wire *wire.Wire // to the store
+	peer *wire.Wire // of the other node, to this one's daemon; nil: there is none
 }
 
 // pair makes two nodes with one store. settings are theirs besides.
@@ -64,8 +61,8 @@ func pair(t *testing.T, settings map[string]string) (a, b *node) {
 		}
 		w := harness.New(t, harness.Options{Daemon: true, Namespace: namespace, Settings: all})
 		namespace = w.Namespace
-		n := &node{World: w, t: t, name: name, wire: newWire(t, w, dialer(strings.TrimPrefix(gw.Endpoint, "http://")))}
-		q := url.Values{"endpoint": {"http://" + n.wire.address}, "region": {"us-east-1"}}
+		n := &node{World: w, t: t, name: name, wire: newWire(t, w, wire.Dialer(strings.TrimPrefix(gw.Endpoint, "http://")))}
+		q := url.Values{"endpoint": {"http://" + n.wire.Address}, "region": {"us-east-1"}}
 		n.configure("store = %q\nstore-key-file = %q\nstore-credentials = %q\n", "s3://"+bucket+"/snapshots?"+q.Encode(), key, gw.Credentials)
 		t.Cleanup(n.forget)
 		n.must(w.Daemon.Stop(n.context()))
@@ -86,7 +83,7 @@ func peers(t *testing.T, settings map[string]string) (a, b *node) {
 			other = b
 		}
 		n.peer = newWire(t, other.World, func() (net.Conn, error) { return n.DialNode(context.Background(), "tcp", listens) })
-		n.configure("peer-address = %q\npeer-advertise = %q\n", listens, n.peer.address)
+		n.configure("peer-address = %q\npeer-advertise = %q\n", listens, n.peer.Address)
 		n.again()
 	}
 	return a, b
@@ -226,140 +223,13 @@ func (n *node) stored(s *known.Server, sequence int) {
 	known.Eventually(n.t, want, func() bool { return strings.Contains(n.ctl("inspect", s.ID), want) })
 }
 
-// wire is a way from a node to somewhere. It can be cut.
-type wire struct {
-	address string
-
-	mu    sync.Mutex // guards the fields below
-	dial  func() (net.Conn, error)
-	cut   bool
-	conns []net.Conn
-	left  int    // bytes that come back until then is called
-	then  func() // once; nil: nothing is
-}
-
-// dialer connects to an address of this process's network.
-func dialer(address string) func() (net.Conn, error) {
-	return func() (net.Conn, error) { return net.DialTimeout("tcp", address, limit) }
-}
-
-// leads has the wire lead somewhere else. It returns the way back.
-func (r *wire) leads(dial func() (net.Conn, error)) (back func()) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	before := r.dial
-	r.dial = dial
-	return func() { r.leads(before) }
-}
-
-// after has then be called once so many bytes have come back, which wait for that.
-func (r *wire) after(bytes int, then func()) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.left, r.then = bytes, then
-}
-
-// came counts bytes that come back.
-func (r *wire) came(n int) {
-	r.mu.Lock()
-	then := r.then
-	if r.left -= n; then == nil || r.left > 0 {
-		r.mu.Unlock()
-		return
-	}
-	r.then = nil
-	r.mu.Unlock()
-	then()
-}
-
-// newWire listens in the world until the test ends.
-func newWire(t *testing.T, w *harness.World, dial func() (net.Conn, error)) *wire {
+// newWire passes connections on until the test ends.
+func newWire(t *testing.T, w *harness.World, dial func() (net.Conn, error)) *wire.Wire {
 	t.Helper()
-	r := &wire{dial: dial}
-	var l net.Listener
-	err := ns.WithNetNSPath(w.NodeNetNS(), func(ns.NetNS) (err error) { // a socket stays in the namespace of the thread that made it
-		l, err = net.Listen("tcp", "127.0.0.1:0")
-		return err
-	})
+	r, err := wire.New(w, dial)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.address = l.Addr().String()
-	var serving sync.WaitGroup
-	serving.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			serving.Go(func() { r.serve(c) })
-		}
-	})
-	t.Cleanup(func() {
-		_ = l.Close()
-		r.set(true)
-		serving.Wait()
-	})
+	t.Cleanup(r.Close)
 	return r
-}
-
-// set cuts the wire, or mends it.
-func (r *wire) set(cut bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.cut = cut
-	if cut {
-		for _, c := range r.conns {
-			_ = c.Close()
-		}
-		r.conns = nil
-	}
-}
-
-func (r *wire) serve(c net.Conn) {
-	defer c.Close()
-	r.mu.Lock()
-	cut, dial := r.cut, r.dial
-	r.mu.Unlock()
-	if cut {
-		return
-	}
-	server, err := dial()
-	if err != nil {
-		return
-	}
-	defer server.Close()
-	r.mu.Lock()
-	cut = r.cut
-	r.conns = append(r.conns, c, server)
-	r.mu.Unlock()
-	if cut {
-		return
-	}
-	done := make(chan struct{})
-	go func() { defer close(done); copyAll(server, c, func(int) {}) }()
-	copyAll(c, server, r.came)
-	<-done
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.conns = slices.DeleteFunc(r.conns, func(o net.Conn) bool { return o == c || o == server })
-}
-
-// copyAll copies until one of them is closed, and closes both.
-func copyAll(to, from net.Conn, came func(int)) {
-	buffer := make([]byte, 64<<10)
-	for {
-		n, err := from.Read(buffer)
-		if n > 0 {
-			came(n)
-			if _, werr := to.Write(buffer[:n]); werr != nil {
-				break
-			}
-		}
-		if err != nil {
-			break
-		}
-	}
-	_ = to.Close()
-	_ = from.Close()
 }

@@ -38,23 +38,23 @@ func TestPeer(t *testing.T) {
 	two.HangUp()
 	b.leave(two)
 
-	b.peer.set(true)
+	b.peer.Cut(true)
 	three := a.follows(two, "three")
 	a.must(three.Resume(db(), mib))
 	a.began(three, "restored", "came from the store")
 	three.GoesOn()
 	three.HangUp()
-	b.peer.set(false)
+	b.peer.Cut(false)
 
-	a.peer.set(true) // what is connected already is a
-	a.peer.set(false)
-	back := a.peer.leads(impostor(t))
-	a.wire.set(true) // so that it isn't in the store before anybody asks for it
+	a.peer.Cut(true) // what is connected already is a
+	a.peer.Cut(false)
+	back := a.peer.Leads(impostor(t))
+	a.wire.Cut(true) // so that it isn't in the store before anybody asks for it
 	a.leave(three)
 	four := b.follows(three, "four")
 	b.refuses(four, db(), "has the key", "peer-address")
 	back()
-	a.wire.set(false)
+	a.wire.Cut(false)
 	known.Eventually(t, "it goes on", func() bool {
 		err := four.Resume(db(), mib)
 		if err != nil {
@@ -82,7 +82,7 @@ func TestPeerDies(t *testing.T) {
 			killed <- n
 		}
 	}
-	a.peer.after(mib<<20/2, kill(a))
+	a.peer.After(mib<<20/2, kill(a))
 	a.leave(one)
 	two := b.follows(one, "two")
 	b.must(two.Resume(db(), mib))
@@ -90,7 +90,7 @@ func TestPeerDies(t *testing.T) {
 	two.GoesOn()
 	two.HangUp()
 
-	b.peer.after(mib<<20/2, kill(a))
+	b.peer.After(mib<<20/2, kill(a))
 	b.leave(two)
 	three := a.follows(two, "three")
 	a.must(three.Resume(db(), mib))
