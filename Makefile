@@ -34,7 +34,7 @@ BUILD_REGISTRY = cd integration/images && go build -o $(CURDIR)/$(TOOLS)/ -trimp
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build tools images protos deps test check fmt vet staticcheck unit root test-conformance test-network test-faults full-faults test-store test-seaweedfs full-store test-move full-move test-flat full-flat test-client test-cri test-kubernetes full-kubernetes e2e shimtest race full-moment full-network demo bench short-bench bench-shim bench-network bench-flat bench-store bench-move install clean
+.PHONY: help build tools images promtool protos deps test check fmt vet staticcheck unit root test-conformance test-network test-faults full-faults test-store test-seaweedfs full-store test-move full-move test-flat full-flat test-client test-cri test-kubernetes full-kubernetes e2e shimtest race full-moment full-network demo bench short-bench bench-shim bench-network bench-flat bench-store bench-move install clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -115,8 +115,11 @@ staticcheck: ## staticcheck
 	@$(TOOLS)/staticcheck ./...
 	@cd sidecar && ../$(TOOLS)/staticcheck ./...
 
-unit: tools ## Tests that need no root
-	@sh tools/gotest.sh -together -p $(JOBS) -timeout 5m -- $(UNIT)
+promtool: ## Bring Prometheus's promtool to .tools/, which checks the alert rules
+	@sh tools/promtool.sh
+
+unit: tools promtool ## Tests that need no root
+	@HIBERNATE_PROMTOOL=1 sh tools/gotest.sh -together -p $(JOBS) -timeout 5m -- $(UNIT)
 	@cd integration/images && go test ./...
 	@cd sidecar && go test ./...
 

@@ -81,6 +81,8 @@ type Options struct {
 	Orphans time.Duration
 	// DataDir holds the snapshots, to be looked through for what no shim looks after; "" for not at all.
 	DataDir string
+	// MinFreeDisk is what must be left there, in bytes: told beside what is left.
+	MinFreeDisk uint64
 	// CollectAfter is how long a container must be gone before what is left of it is removed; 0 for never.
 	CollectAfter time.Duration
 	// AlarmAfter is how long a workload's activity must not be measurable before that is an alarm. Default 30 s.

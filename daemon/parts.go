@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/hibernate-runtime/hibernate/api/handover"
 	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
 	"github.com/hibernate-runtime/hibernate/daemon/admission"
@@ -30,24 +32,26 @@ import (
 
 // parts are what Run joins.
 type parts struct {
-	view      *node.View
-	keeper    *keeper.Keeper
-	metrics   *metrics.Metrics
-	admission *admission.Controller
-	selfProbe *selfprobe.Prober
-	proxies   *wakeproxy.Node
-	registry  *registry.Registry
-	loose     *loose
-	api       server.API
-	rights    server.Rights
-	upload    *upload.Uploader // nil: there is no durable tier
-	fence     *fence.Fence     // nil: nor can workloads be claimed in it
-	abandoned *abandoned
-	pages     *pages.Server
-	peers     *peers   // nil: other nodes are not asked, nor answered
-	cordons   []string // directories
-	frozen    *freeze.Reader
-	history   *history.Wakes
+	view        *node.View
+	keeper      *keeper.Keeper
+	metrics     *metrics.Metrics
+	admission   *admission.Controller
+	selfProbe   *selfprobe.Prober
+	proxies     *wakeproxy.Node
+	registry    *registry.Registry
+	loose       *loose
+	api         server.API
+	rights      server.Rights
+	upload      *upload.Uploader // nil: there is no durable tier
+	fence       *fence.Fence     // nil: nor can workloads be claimed in it
+	abandoned   *abandoned
+	pages       *pages.Server
+	peers       *peers   // nil: other nodes are not asked, nor answered
+	cordons     []string // directories
+	frozen      *freeze.Reader
+	dataDir     string
+	minFreeDisk uint64
+	history     *history.Wakes
 }
 
 // assemble builds the parts and opens the view: from here on shims are watched and sampled.
@@ -56,6 +60,7 @@ func assemble(opts Options) *parts {
 	if opts.DataDir != "" {
 		p.cordons = append(p.cordons, opts.DataDir)
 	}
+	p.dataDir, p.minFreeDisk = opts.DataDir, opts.MinFreeDisk
 	p.frozen, p.history = &freeze.Reader{Dirs: p.cordons, Every: time.Second}, &history.Wakes{}
 	p.metrics = metrics.New(opts.Version, p.snapshot)
 	if opts.Store != nil {
@@ -234,12 +239,22 @@ func scan(runDir string) ([]node.Found, error) {
 	return found, err
 }
 
+// freeBelow is the space that is left for root, in bytes; -1 where that is not known.
+func freeBelow(dir string) int64 {
+	var st unix.Statfs_t
+	if dir == "" || unix.Statfs(dir, &st) != nil {
+		return -1
+	}
+	return int64(st.Bfree) * st.Bsize
+}
+
 // snapshot counts what is in the view, for metrics.
 func (p *parts) snapshot() metrics.Snapshot {
 	wakes := p.admission.Stats()
 	s := metrics.Snapshot{
 		Workloads: make(map[metrics.Class]int), WakesWaiting: wakes.Waiting, WakesRunning: wakes.Running, MemoryLack: wakes.Lack,
 	}
+	s.DataFree, s.MinFree = freeBelow(p.dataDir), p.minFreeDisk
 	s.Cordoned, s.Freezes = p.cordon() != nil, len(p.frozen.Notes())
 	if p.upload != nil {
 		u := p.upload.Stats()

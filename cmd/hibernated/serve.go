@@ -66,6 +66,7 @@ func serve(ctx context.Context, file string, cfg *config.Config, log *slog.Logge
 		WakeTimeout:  cfg.WakeTimeout + wakeMargin,
 		Orphans:      cfg.OrphanHold,
 		DataDir:      cfg.DataDir,
+		MinFreeDisk:  cfg.MinFreeDisk,
 		CollectAfter: cfg.CollectAfter,
 		Store:        tier,
 		Reap:         reap,

@@ -15,6 +15,9 @@ type Snapshot struct {
 	MemoryLack                             uint64
 	// Cordoned: connections and packets wake nothing.
 	Cordoned bool
+	// DataFree is what is left below the data directory, in bytes, MinFree what must be; DataFree < 0: not known.
+	DataFree int64
+	MinFree  uint64
 	// Freezes are notes that workloads stay awake.
 	Freezes int
 	// Store is nil without a durable tier.
@@ -37,6 +40,8 @@ var (
 	lackDesc        = prometheus.NewDesc("hibernate_memory_wanting_bytes", "Memory that is wanting for the first wake that waits for it.", nil, nil)
 	unmeasuredDesc  = prometheus.NewDesc("hibernate_activity_broken", "Workloads whose activity can't be measured, and that are kept awake for that.", nil, nil)
 	cordonedDesc    = prometheus.NewDesc("hibernate_cordoned", "1 while connections and packets wake nothing on this node (hibernatectl cordon).", nil, nil)
+	freeDesc        = prometheus.NewDesc("hibernate_data_free_bytes", "Space that is left below data-dir.", nil, nil)
+	minFreeDesc     = prometheus.NewDesc("hibernate_data_min_free_bytes", "Space that must be left there: with less nothing hibernates (min-free-disk).", nil, nil)
 	freezesDesc     = prometheus.NewDesc("hibernate_freezes", "Notes that keep workloads of this node awake (hibernatectl freeze).", nil, nil)
 	memoryDesc      = prometheus.NewDesc("hibernate_awake_memory_bytes", "Memory of all that is awake.", nil, nil)
 )
@@ -44,6 +49,7 @@ var (
 // Describe implements prometheus.Collector.
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, desc := range []*prometheus.Desc{workloadsDesc, unreachableDesc, connectionsDesc, imageDesc, memoryDesc, waitingDesc, runningDesc, lackDesc, unmeasuredDesc, cordonedDesc, freezesDesc,
+		freeDesc, minFreeDesc,
 		lagDesc, pendingDesc, stuckDesc, fencesDesc, usableDesc, claimedDesc, leaseDesc} {
 		ch <- desc
 	}
@@ -72,5 +78,9 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	gauge(cordonedDesc, cordoned)
 	gauge(freezesDesc, float64(s.Freezes))
+	if s.DataFree >= 0 {
+		gauge(freeDesc, float64(s.DataFree))
+		gauge(minFreeDesc, float64(s.MinFree))
+	}
 	s.Store.collect(gauge)
 }
