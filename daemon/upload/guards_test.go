@@ -262,3 +262,18 @@ func TestOlderIsNotOffered(t *testing.T) {
 		t.Errorf("it was given up all the same: %+v", h)
 	}
 }
+
+// What another node has claimed is not destroyed because it is gone from this one.
+func TestExpiredOfAnotherNodes(t *testing.T) {
+	w, d, name := slept(t, 1)
+	if _, err := w.other(name).Acquire(t.Context(), durable.Claim{TakeOver: true}); err != nil {
+		t.Fatal(err)
+	}
+	d.Expired(key("web"), time.Now().Add(-time.Minute))
+	w.must(os.RemoveAll(w.dir("web")))
+	d.Left(key("web"))
+	w.eventually("it is told", func() bool { return strings.Contains(w.log.String(), "could not be destroyed") })
+	if h, err := w.other(name).Head(t.Context()); err != nil || h.Owner == nil || h.Owner.Node != "node-2" || len(h.Generations) != 1 {
+		t.Errorf("%+v, %v", h, err)
+	}
+}

@@ -190,6 +190,10 @@ func TestDestroyed(t *testing.T) {
 	a := w.owner("a")
 	want := checkpoint(memory(10, 1))
 	a.commit(t, w.image(1, 7, want))
+	if err := w.node("b").Destroy(t.Context()); !errors.Is(err, ErrOwned) {
+		t.Errorf("another node's claim is destroyed: %v", err)
+	}
+	a.has(t, 7, want)
 	old := a.keys
 	if err := a.Release(t.Context()); err != nil {
 		t.Fatal(err)
