@@ -18,7 +18,7 @@ func ctl(file string) func(context.Context, ...string) error {
 			return err
 		}
 		cmd := exec.CommandContext(ctx, filepath.Join(filepath.Dir(self), "hibernatectl"), append([]string{"--config", file}, args...)...)
-		cmd.WaitDelay = time.Second
+		cmd.WaitDelay, cmd.Env = time.Second, childEnv(os.Environ())
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("%w: %s", err, bytes.TrimSpace(out))
 		}

@@ -95,7 +95,7 @@ func reap(ctx context.Context, r handover.Record) error {
 		return err
 	}
 	cmd := exec.CommandContext(ctx, path, "-namespace", r.Namespace, "-id", r.ID, "-bundle", r.Bundle, "delete")
-	cmd.Dir, cmd.WaitDelay = "/", time.Second
+	cmd.Dir, cmd.WaitDelay, cmd.Env = "/", time.Second, childEnv(os.Environ())
 	var said bytes.Buffer
 	cmd.Stderr = &said
 	if err := cmd.Run(); err != nil {
@@ -141,6 +141,7 @@ func carryOn(cfg *config.Config, log *slog.Logger) func([]drainer.Workload) erro
 	}
 	starter := drainer.Starter{
 		Path: "/proc/self/exe", Args: []string{"hibernated", drainArgument}, RunDir: cfg.RunDir, Limit: cfg.DrainTimeout,
+		Env: childEnv(os.Environ()),
 	}
 	return func(all []drainer.Workload) error {
 		process, err := starter.Start(all)

@@ -40,6 +40,7 @@ func storeOptions(cfg *config.Config, log *slog.Logger) (*daemon.StoreOptions, e
 	if err != nil {
 		return nil, err
 	}
+	warnOfOpenCredentials(cfg, log)
 	name, err := nodeName(cfg)
 	if err != nil {
 		return nil, err
@@ -58,6 +59,15 @@ func storeOptions(cfg *config.Config, log *slog.Logger) (*daemon.StoreOptions, e
 		_ = first.Close()
 	}
 	return o, nil
+}
+
+// warnOfOpenCredentials tells of a file with credentials that others than its owner can read. AWS's own tools take such a file, so it is no error.
+func warnOfOpenCredentials(cfg *config.Config, log *slog.Logger) {
+	info, err := os.Stat(cfg.StoreCredentials)
+	if filepath.IsAbs(cfg.StoreCredentials) && err == nil && info.Mode().Perm()&0o077 != 0 {
+		log.Warn("the store's credentials can be read by others: chmod 600 the file, and change them if somebody has", "file", cfg.StoreCredentials,
+			"mode", fmt.Sprintf("%04o", info.Mode().Perm()))
+	}
 }
 
 // nodeName is this node's in the store.

@@ -36,6 +36,8 @@ type Starter struct {
 	RunDir string
 	// Limit is how long connections may go on.
 	Limit time.Duration
+	// Env is its environment; nil: this process's.
+	Env []string
 }
 
 // Start starts a drainer for the workloads' connections, and returns it. Their descriptors are closed here; with an error the
@@ -78,7 +80,11 @@ func (s Starter) start(workloads []Workload) (*os.Process, error) {
 	defer told.Close()
 	files[0] = told.Fd()
 	// With a group of its own it doesn't end by what a terminal sends to the daemon.
-	pid, err := syscall.ForkExec(s.Path, s.Args, &syscall.ProcAttr{Env: os.Environ(), Files: files, Sys: &syscall.SysProcAttr{Setpgid: true}})
+	env := s.Env
+	if env == nil {
+		env = os.Environ()
+	}
+	pid, err := syscall.ForkExec(s.Path, s.Args, &syscall.ProcAttr{Env: env, Files: files, Sys: &syscall.SysProcAttr{Setpgid: true}})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", s.Path, err)
 	}

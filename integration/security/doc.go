@@ -1,0 +1,2 @@
+// Package security tests what docs/SECURITY.md says of hibernated: whom its sockets answer, and whom its files are for.
+package security
