@@ -97,8 +97,9 @@ func (h *Host) crypt(device string, depth int) (found bool, names []string) {
 
 // What others than root must not have: nothing at all, or nothing to write.
 const (
-	nothing  = 0o077
-	noWrites = 0o022
+	nothing     = 0o077
+	noWrites    = 0o022
+	worldWrites = 0o002
 )
 
 func permissions(_ context.Context, h *Host) Result {
@@ -121,11 +122,17 @@ func permissions(_ context.Context, h *Host) Result {
 			public = append(public, path, filepath.Dir(path))
 		}
 	}
+	var shared []string // others' programs may be there, too: a group may have the right to install some
+	for _, name := range []string{shimProgram, c.Helper, c.Runsc} {
+		if path, err := h.Find(name); err == nil {
+			public, shared = append(public, path), append(shared, filepath.Dir(path))
+		}
+	}
 	var wrong []string
 	for _, list := range []struct {
 		names     []string
 		forbidden os.FileMode
-	}{{private, nothing}, {public, noWrites}} {
+	}{{private, nothing}, {public, noWrites}, {shared, worldWrites}} {
 		for _, name := range list.names {
 			if name == "" || name == "." {
 				continue

@@ -63,7 +63,7 @@ func Checks() []Check {
 		{"store", "the durable tier, as hibernated tells", store},
 		{"disk", "free space below data-dir", disk},
 		{"encryption", "data-dir lies on an encrypted device: snapshots are memory in clear", encryption},
-		{"permissions", "sockets, directories, configuration and keys are root's alone", permissions},
+		{"permissions", "sockets, directories, programs, configuration and keys are root's alone", permissions},
 		{"clock", "the machine's clock is synchronised", clock},
 		{"notes", "nobody has left the node cordoned or frozen", notes},
 	}

@@ -272,6 +272,9 @@ var faults = []struct {
 		m.write("/opt/kms", "")
 		m.mode("/opt/kms", 0o777)
 	}},
+	{"program of others", "permissions", Problem, "containerd-shim-hibernate-v1 has mode 0775 (chmod go-w ", func(m machine) { m.mode("/usr/local/bin/"+shimProgram, 0o775) }},
+	{"directory of others", "permissions", Problem, "/usr/local/bin has mode 0777", func(m machine) { m.mode("/usr/local/bin", 0o777) }},
+	{"directory of a group", "permissions", OK, "root's alone", func(m machine) { m.mode("/usr/local/bin", 0o775) }},
 	{"writable configuration", "permissions", Problem, "config.toml has mode 0664", func(m machine) { m.mode("/etc/hibernate/config.toml", 0o664) }},
 	{"readable configuration", "permissions", OK, "root's alone", func(m machine) { m.mode("/etc/hibernate/config.toml", 0o644) }},
 	{"another's", "permissions", Problem, "belongs to user", func(m machine) { m.Host.UID = os.Geteuid() + 1 }},
