@@ -3,11 +3,13 @@ package daemon
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"os/exec"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -49,21 +51,21 @@ func TestAbandoned(t *testing.T) {
 		ended = append(ended, r.ID)
 		return handover.RemoveRecord(dir, r.Namespace, r.ID)
 	}}
-	if leaseOver(dir) {
+	if _, ok := leaseLeft(dir); ok {
 		t.Error("a node that never had a lease has lost it")
 	}
 	now := rights.SinceBoot()
 	if err := rights.WriteLease(dir, rights.Lease{Node: "a", Sleep: now - time.Minute, End: now + time.Hour}); err != nil {
 		t.Fatal(err)
 	}
-	if leaseOver(dir) {
-		t.Error("a lease that lasts is over")
+	if left, ok := leaseLeft(dir); !ok || left < 59*time.Minute {
+		t.Errorf("a lease that lasts is over in %v", left)
 	}
 	if err := rights.WriteLease(dir, rights.Lease{Node: "a", Sleep: now - time.Minute, End: now}); err != nil {
 		t.Fatal(err)
 	}
-	if !leaseOver(dir) {
-		t.Error("a lease that is over lasts")
+	if left, ok := leaseLeft(dir); !ok || left > 0 {
+		t.Errorf("a lease that is over lasts for %v", left)
 	}
 	all := func(handover.Record) bool { return true }
 	for range 2 {
@@ -96,4 +98,65 @@ func TestAbandoned(t *testing.T) {
 func ranOut(dir, id string) bool {
 	records, err := handover.ListRecords(dir)
 	return err == nil && !slices.ContainsFunc(records, func(r handover.Record) bool { return r.ID == id })
+}
+
+// TestHungShimsSandbox: when the lease is over the sandbox of a shim that is stopped is killed; not that of one that answers, and would end it itself, and
+// nothing else that the shim has started.
+func TestHungShimsSandbox(t *testing.T) {
+	for name, answers := range map[string]error{"hangs": context.DeadlineExceeded, "answers": nil} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			// A shim with a helper and a sandbox, by their names.
+			shim := exec.CommandContext(t.Context(), "bash", "-c", `(exec -a helper sleep 1000) & (exec -a runsc-sandbox sleep 1000) & echo $!; wait`)
+			out, err := shim.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			shim.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+			if err := shim.Start(); err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = syscall.Kill(-shim.Process.Pid, syscall.SIGKILL); _ = shim.Wait() }()
+			var sandbox int
+			if _, err := fmt.Fscan(out, &sandbox); err != nil {
+				t.Fatal(err)
+			}
+			for len(sandboxesOf(shim.Process.Pid)) == 0 { // it has its name by and by
+				time.Sleep(time.Millisecond)
+			}
+			helpers := len(children(t, shim.Process.Pid))
+			_ = syscall.Kill(shim.Process.Pid, syscall.SIGSTOP)
+			start, err := handover.StartTime(shim.Process.Pid)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := handover.WriteRecord(dir, handover.Record{Namespace: "default", ID: "db", Identity: "db", Pid: shim.Process.Pid, StartTime: start}); err != nil {
+				t.Fatal(err)
+			}
+			asked := 0
+			a := &abandoned{
+				runDir: dir, log: slog.New(slog.DiscardHandler), told: map[string]bool{},
+				answers: func(context.Context, handover.Record) error { asked++; return answers },
+			}
+			if n, err := a.end(t.Context(), func(handover.Record) bool { return true }); n != 0 || err != nil || asked != 1 {
+				t.Errorf("%d, %v, asked %d times", n, err, asked)
+			}
+			for answers != nil && isSandbox(sandbox) { // SIGKILL takes its moment
+				time.Sleep(time.Millisecond)
+			}
+			if isSandbox(sandbox) != (answers == nil) || len(children(t, shim.Process.Pid)) != helpers {
+				t.Errorf("the sandbox lives: %t, %d of %d children are there", isSandbox(sandbox), len(children(t, shim.Process.Pid)), helpers)
+			}
+		})
+	}
+}
+
+// children are a process's, zombies included.
+func children(t *testing.T, pid int) []string {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Fields(string(text))
 }

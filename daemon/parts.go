@@ -135,7 +135,7 @@ func (p *parts) describe(opts Options) {
 // openStore makes the parts of the durable tier. Without a note of who this node is nothing can be claimed.
 func (p *parts) openStore(opts Options) {
 	s := opts.Store
-	p.abandoned = &abandoned{runDir: opts.RunDir, reap: opts.Reap, log: opts.Log, told: make(map[string]bool)}
+	p.abandoned = &abandoned{runDir: opts.RunDir, reap: opts.Reap, answers: answers, log: opts.Log, told: make(map[string]bool)}
 	o := upload.Options{
 		DataDir: opts.DataDir, Open: s.Open, URL: s.URL, Keys: s.Keys, Node: s.Node, Keep: s.Keep, Rate: s.Rate, Quota: s.Quota, Relaxed: s.Relaxed,
 		Shims: shims{list: func() []*node.Workload { return p.view.List() }, runDir: opts.RunDir, abandoned: p.abandoned}, Meter: p.metrics, Log: opts.Log,

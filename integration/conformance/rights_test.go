@@ -213,6 +213,21 @@ func TestRights(t *testing.T) {
 		c.counts(1)
 		c.end()
 	})
+	check(t, "what is killed while its start waits doesn't begin", func(t *testing.T) {
+		d.refuses(rights.Owned)
+		c := fresh(t)
+		s, err := c.shim.Status(c.ctx(), &shimv1.StatusRequest{})
+		if err != nil || s.GetSandboxPid() == 0 {
+			t.Fatal(s, err)
+		}
+		go func() {
+			d.awaitAsked()
+			_ = syscall.Kill(int(s.GetSandboxPid()), syscall.SIGKILL)
+			c.becomes("ended")
+			d.gives(1, false)
+		}()
+		c.notStarted(c.tryStart(), "has ended")
+	})
 	check(t, "a wake without the right lets it sleep on", func(t *testing.T) {
 		d.gives(1, false)
 		c := fresh(t)

@@ -256,6 +256,18 @@ func (r *run) may(i int, when func(*body) bool, then func(*body)) bool {
 	return true
 }
 
+// elsewhere has the other node start the workload, as an orchestrator does that has no news of the first. It is not done each time.
+func (r *run) elsewhere(ctx context.Context, i int) {
+	if r.r.IntN(3) == 0 {
+		return
+	}
+	r.walk(ctx, "start on "+r.nodes[1-i].name+", as nothing is heard of the other", func(ctx context.Context) {
+		if r.where(ctx) == i {
+			r.try(ctx, 1-i)
+		}
+	})
+}
+
 // partition cuts a node off the store, the other node, or both: connections are reset, or nothing comes through.
 func (r *run) partition(ctx context.Context, i int) {
 	n := r.nodes[i]
@@ -272,7 +284,8 @@ func (r *run) partition(ctx context.Context, i int) {
 	}
 	r.did("partition of %s (%d, silent %t)", n.name, what, hold)
 	set(true)
-	r.later(ctx, 7*time.Second, func() { set(false); r.did("%s is joined again", n.name) })
+	r.elsewhere(ctx, i)
+	r.later(ctx, 10*time.Second, func() { set(false); r.did("%s is joined again", n.name) })
 }
 
 func bar(cut, hold func(bool), silent, on bool) {
@@ -340,7 +353,8 @@ func (r *run) stopPart(ctx context.Context, i int) {
 	}
 	r.did("SIGSTOP to the %s of %s", partNames[what], r.nodes[i].name)
 	_ = syscall.Kill(pid, syscall.SIGSTOP)
-	r.later(ctx, 7*time.Second, func() {
+	r.elsewhere(ctx, i)
+	r.later(ctx, 9*time.Second, func() {
 		_ = syscall.Kill(pid, syscall.SIGCONT)
 		r.did("SIGCONT to the %s of %s", partNames[what], r.nodes[i].name)
 		r.mu.Lock()
@@ -365,6 +379,7 @@ func (r *run) stopNode(ctx context.Context, i int) {
 	if err := n.Stop(); err != nil {
 		r.did("stop: %.300s", err)
 	}
+	r.elsewhere(ctx, i)
 	r.later(ctx, 9*time.Second, func() {
 		r.mu.Lock()
 		r.thaws = append(r.thaws, Thaw{n.name, time.Now()})

@@ -44,16 +44,9 @@ func (r *run) lost(format string, args ...any) {
 
 // look has one executor come up, and only one.
 func (r *run) look(ctx context.Context) {
-	b := r.bringUp(ctx)
+	b := r.answering(ctx)
 	if b == nil {
 		return
-	}
-	text, err := r.ask(ctx, b, http.MethodPost, "/counter")
-	for begun := time.Now(); err != nil && time.Since(begun) < 10*time.Second && ctx.Err() == nil; sleep(ctx, 50*time.Millisecond) { // one that began afresh doesn't listen yet
-		text, err = r.ask(ctx, b, http.MethodPost, "/counter")
-	}
-	if err != nil {
-		r.left("it runs on %s, and doesn't answer: %q, %v", r.nodes[b.node].name, text, err)
 	}
 	if r.r.IntN(2) == 0 { // a second one is refused
 		other := 1 - b.node
@@ -65,6 +58,25 @@ func (r *run) look(ctx context.Context) {
 		}
 	}
 	sleep(ctx, 200*time.Millisecond)
+}
+
+// answering gives the container in which the workload is awake and answers. What was awake may be on its way to its end still: then it is brought up again. nil: none,
+// and that is noted.
+func (r *run) answering(ctx context.Context) *box {
+	for begun := time.Now(); ; sleep(ctx, 50*time.Millisecond) {
+		b := r.bringUp(ctx)
+		if b == nil {
+			return nil
+		}
+		text, err := r.ask(ctx, b, http.MethodPost, "/counter") // one that began afresh doesn't listen yet
+		if err == nil {
+			return b
+		}
+		if time.Since(begun) > 20*time.Second || ctx.Err() != nil {
+			r.left("it runs on %s, and doesn't answer: %q, %v", r.nodes[b.node].name, text, err)
+			return nil
+		}
+	}
 }
 
 // bringUp gives a container in which the workload is awake: one that is there, or another. nil: none comes up, and that is noted.

@@ -48,6 +48,7 @@ type Verdict struct {
 	Doubles  []Double
 	Setbacks []Setback
 	Words    int // beats of nodes that had just been thawed, which another copy had overtaken
+	Late     int // packets that others overtook on their way
 }
 
 // judge looks through the beats of one identity. Thaws excuse the last words of what ran there.
@@ -55,6 +56,7 @@ func judge(beats []Beat, thaws []Thaw) (v Verdict) {
 	beats = slices.Clone(beats)
 	slices.SortStableFunc(beats, func(a, b Beat) int { return a.At.Compare(b.At) })
 	beats, v.Words = withoutLastWords(beats, thaws)
+	beats, v.Late = withoutLate(beats)
 	v.Doubles = doubles(beats)
 	for i, b := range beats {
 		if i == 0 {
@@ -94,6 +96,42 @@ func add(all []Double, of Place, between Beat) []Double {
 		}
 	}
 	return append(all, Double{First: between.At, Last: between.At, Between: between.Place, Of: of, Beats: 1})
+}
+
+// withoutLate takes out packets that were overtaken by later ones of their copy: they had not been heard, and their place goes on as if nothing were.
+func withoutLate(beats []Beat) (kept []Beat, late int) {
+	heard := make(map[string]map[uint64]bool) // by nonce
+	var newest Beat
+	for i, b := range beats {
+		if heard[b.Nonce] == nil {
+			heard[b.Nonce] = make(map[uint64]bool)
+		}
+		before := heard[b.Nonce][b.N]
+		heard[b.Nonce][b.N] = true
+		if b.Nonce == newest.Nonce && b.N < newest.N && b.Place == newest.Place && !before && goesOn(beats[i+1:], newest) {
+			late++
+			continue
+		}
+		kept, newest = append(kept, b), b
+	}
+	return kept, late
+}
+
+// goesOn says whether the next beat of a place comes after its newest. Packets that are late together are few.
+func goesOn(after []Beat, newest Beat) bool {
+	few := 0
+	for _, b := range after {
+		if b.Place != newest.Place {
+			continue
+		}
+		if b.Nonce == newest.Nonce && b.N > newest.N {
+			return true
+		}
+		if few++; few == 3 {
+			return false
+		}
+	}
+	return few == 0
 }
 
 // withoutLastWords takes out what a thawed node said in its first moment, when another node had it already.

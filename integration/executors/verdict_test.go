@@ -47,6 +47,25 @@ func TestVerdict(t *testing.T) {
 			t.wait(time.Second)
 			t.run(placeA, "x", 15, 10)
 		}},
+		"a late packet": {play: func(t *tape) {
+			t.run(placeA, "x", 1, 1)
+			t.run(placeA, "x", 3, 6)
+			t.wait(500 * time.Millisecond)
+			t.run(placeA, "x", 2, 1)
+			t.wait(time.Second)
+			t.run(placeA, "x", 9, 10)
+		}},
+		"back to the second": {play: func(t *tape) {
+			t.run(placeA, "x", 1, 8)
+			t.wait(time.Second)
+			t.run(placeA, "x", 2, 10)
+		}, setbacks: 1},
+		"back to the second, which was lost": {play: func(t *tape) {
+			t.run(placeA, "x", 1, 1)
+			t.run(placeA, "x", 3, 6)
+			t.wait(time.Second)
+			t.run(placeA, "x", 2, 10)
+		}, setbacks: 1},
 		"beside each other": {play: func(t *tape) {
 			t.run(placeA, "x", 1, 100)
 			t.wait(time.Second)

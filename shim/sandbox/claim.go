@@ -358,22 +358,27 @@ func (w *Workload) settleStart(ctx context.Context) (restore bool, err error) {
 		if view.ranOn != "" {
 			w.lose(view.ranOn + ": it left no snapshot")
 		}
-		w.setState(lifecycle.Awake)
-		return false, nil
+		return false, w.startFrom(lifecycle.Awake)
 	}
 	if w.config.Restore == config.RestoreNever {
-		w.setState(lifecycle.Awake)
+		if err := w.startFrom(lifecycle.Awake); err != nil {
+			return false, err
+		}
 		return false, w.beginAfresh()
 	}
-	w.setState(lifecycle.Asleep)
-	return true, nil
+	return true, w.startFrom(lifecycle.Asleep)
 }
 
-// setState is for before the start, when nobody else changes it.
-func (w *Workload) setState(s lifecycle.Workload) {
+// startFrom says from which state the start goes on. What was created may have been killed while that waited for the right: then the container has ended, and nothing
+// of it may begin any more.
+func (w *Workload) startFrom(from lifecycle.Workload) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.state = s
+	if w.state == lifecycle.Ended {
+		return fmt.Errorf("start the workload %s: %w: the container has ended while it waited for the right to run", w.identity, ErrPrecondition)
+	}
+	w.state = from
+	return nil
 }
 
 // surveyHere is a survey of the node alone.
