@@ -85,6 +85,23 @@ func TestUnconfirmedIsNotReleased(t *testing.T) {
 	}
 }
 
+// Nor is it yielded to another node.
+func TestUnconfirmedIsNotYielded(t *testing.T) {
+	a := newMachine(t, memstore.NewBucket(), "a").start(func(o *Options) { o.Relaxed = true })
+	c := a.container("c", "db")
+	c.wakes()
+	ask := peer.Ask{Node: "b", Namespace: "default", Identity: "db", Owner: *c.storeHead().Owner, Sequence: 1}
+	a.d.store.Script(memstore.Fault{Kind: memstore.Fail, Times: -1})
+	a.lease("")
+	if r := c.wakes(); !r.Unconfirmed {
+		t.Fatalf("%+v", r)
+	}
+	c.falls(1, memory(5, 1))
+	if err := a.d.Yield(t.Context(), ask); !errors.Is(err, peer.ErrRuns) {
+		t.Errorf("%v", err)
+	}
+}
+
 // What came with the right is the workload, though the node has nothing of it yet: it is not given up as one of which nothing is left.
 func TestReceivedIsNotReleased(t *testing.T) {
 	a, b, _ := wired(t, nil)

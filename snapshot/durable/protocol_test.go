@@ -278,6 +278,55 @@ func TestCommitBesideOthers(t *testing.T) {
 	a.has(t, 6, want)
 }
 
+// A commit under which somebody else claims the workload is refused, and nor can what is over be given up: the head stays the other's.
+func TestFencedMeanwhile(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.owner("a"), w.node("b")
+	a.commit(t, w.image(1, 1, checkpoint(memory(10, 1))))
+	mine, err := a.Head(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.store.Script(memstore.Fault{Op: memstore.Put, Name: headObject, Do: func() {
+		if _, err := b.Acquire(t.Context(), Claim{TakeOver: true}); err != nil {
+			t.Error(err)
+		}
+	}})
+	if r, err := a.Commit(t.Context(), w.image(1, 2, checkpoint(memory(10, 2))), CommitOptions{}); !errors.Is(err, ErrFenced) {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if _, err := a.GiveUp(t.Context(), mine.Owner.Claim, mine.Epoch, true); !errors.Is(err, ErrFenced) {
+		t.Errorf("given up: %v", err)
+	}
+	if h, err := b.Head(t.Context()); err != nil || h.Epoch != 2 || h.Owner == nil || h.Owner.Node != "b" || len(h.Generations) != 1 {
+		t.Errorf("%+v, %v", h, err)
+	}
+}
+
+// A base that is dropped while nobody can tell what was condemned isn't relied on.
+func TestDroppedBaseWithoutItsList(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.owner("a"), w.node("b")
+	a.commit(t, w.image(1, 1, checkpoint(memory(50, 3))))
+	a.store.Script(memstore.Fault{Op: memstore.Put, Name: headObject, Do: func() {
+		if err := b.Remove(t.Context(), 1); err != nil {
+			t.Error(err)
+		}
+		w.pass(2 * time.Hour)
+		if _, err := b.Collect(t.Context(), CollectOptions{}); err != nil {
+			t.Error(err)
+		}
+		for _, name := range w.data("gc/") {
+			w.bucket.Alter(full(name), func([]byte) []byte { return nil })
+		}
+	}})
+	want := checkpoint(memory(70, 3))
+	if r := a.commit(t, w.image(1, 2, want)); r.Passes != 2 {
+		t.Errorf("result %+v", r)
+	}
+	a.has(t, 2, want)
+}
+
 // At one time the head is changed by 4 nodes' collectors and commits: everything that was committed is there.
 func TestManyAtOnce(t *testing.T) {
 	w := newWorld(t)
