@@ -38,6 +38,7 @@ func silent(name, rung string) bool { return name == "inner kernel not mute" || 
 
 // What somebody breaks is told, and mended without a word to the sandbox.
 func TestChangesAreToldAndMended(t *testing.T) {
+	t.Parallel()
 	for _, b := range breaks {
 		if silent(b.name, b.rung) {
 			continue

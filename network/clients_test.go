@@ -47,6 +47,7 @@ func passes(t *testing.T, from, to net.Conn) {
 
 // What others begin is told apart from what the sandbox begins, and the answers to that; whichever way the packets took before.
 func TestWhatOthersBegin(t *testing.T) {
+	t.Parallel()
 	for _, p := range []plan{four, six} {
 		for way, slow := range map[string]bool{"past the stack": false, "through it": true} {
 			t.Run(p.name+" "+way, func(t *testing.T) {
@@ -141,6 +142,7 @@ func (w *world) askByDatagram(t *testing.T, p plan) net.Conn {
 
 // Probes, and what is ignored, are nobody's use while others are told apart, either; one that was no probe is.
 func TestProbesAreNotOthersUse(t *testing.T) {
+	t.Parallel()
 	eachWay(t, time.Hour, func(t *testing.T, w *world, l *network.Link, p plan) {
 		heard := listenToYoung(t, l)
 		must(t, l.SetGate(t.Context(), network.Gate{Ports: []uint16{echoPort}, Clients: true}))

@@ -192,6 +192,7 @@ func reset(t *testing.T, c net.Conn) {
 
 // The same of a real sandbox. Its UDP echo is on another port.
 func TestRunscAsleepAnswersAsAwake(t *testing.T) {
+	t.Parallel()
 	const udpPort = 7002
 	w := newWorld(t)
 	l := w.open(t)

@@ -95,6 +95,7 @@ func TestWhatIsCutIsActivity(t *testing.T) {
 }
 
 func TestKeepAlivesAreNotActivity(t *testing.T) {
+	t.Parallel()
 	w, l, _ := awake(t)
 	c, err := w.dial(echoPort, answerTime)
 	must(t, err)

@@ -60,6 +60,7 @@ var obstacles = []struct {
 }
 
 func TestFastPathGivesWayToOthers(t *testing.T) {
+	t.Parallel()
 	for _, o := range obstacles {
 		t.Run("before: "+o.name, func(t *testing.T) {
 			w := newWorld(t)
@@ -151,6 +152,7 @@ func TestFastPathIsNotForAnotherInterface(t *testing.T) {
 
 // A kernel that has no more room at an interface refuses: packets go through P, and the reason is told.
 func TestFastPathRefused(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.slow = true
 	must(t, w.open(t).Close())

@@ -122,6 +122,7 @@ func snmp(group, name string) (int, error) {
 
 // What is use and what isn't, is the same on both ways, in both directions.
 func TestUseIsTheSameOnBothWays(t *testing.T) {
+	t.Parallel()
 	const fin, syn, rst, psh, ack = 1, 2, 4, 8, 16
 	type kind struct {
 		name   string
@@ -362,6 +363,7 @@ func first(t *testing.T, ln *net.UDPConn, length int) {
 
 // A gate that closes cuts both ways, known or not, and what it cuts is told.
 func TestClosedGateCutsBothWays(t *testing.T) {
+	t.Parallel()
 	both(t, func(t *testing.T, w *world, l *network.Link, _ *standIn, p plan, _ bool) {
 		u := warm(t, w, p)
 		before := settled(t, l)
@@ -402,6 +404,7 @@ func TestOptionsTakeThePodsWay(t *testing.T) {
 
 // What is of a link alone is not forwarded, by whatever way.
 func TestAddressesOfTheLinkStayThere(t *testing.T) {
+	t.Parallel()
 	both(t, func(t *testing.T, w *world, l *network.Link, s *standIn, p plan, _ bool) {
 		if p.pod.Is4() {
 			return // which knows no such rule: docs/NETWORK.md's routed pods have gateways of that kind
@@ -421,6 +424,7 @@ func TestAddressesOfTheLinkStayThere(t *testing.T) {
 
 // Frames to another MAC, which a bridge floods, and those of a VLAN are not the sandbox's.
 func TestFramesOfOthersAreNotTheSandboxs(t *testing.T) {
+	t.Parallel()
 	both(t, func(t *testing.T, w *world, l *network.Link, s *standIn, p plan, _ bool) {
 		before := settled(t, l)
 		mac := get(t, handle(t, w.pod), "eth0").Attrs().HardwareAddr

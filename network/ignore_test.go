@@ -13,6 +13,7 @@ import (
 
 // Traffic that a filter names is no use, whichever way the packets take, and all other traffic is.
 func TestIgnoredTrafficIsNoActivity(t *testing.T) {
+	t.Parallel()
 	type ignoring struct {
 		filter   network.Filter
 		tcp, udp bool // ignored

@@ -109,6 +109,7 @@ func ping6(ns string, f plan) string {
 }
 
 func TestRemoveLeavesThePodAsFoundWithIPv6(t *testing.T) {
+	t.Parallel()
 	for name, families := range map[string][]plan{"both": {four, six}, "IPv6 alone": {six}} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorldOf(t, families...)
@@ -130,6 +131,7 @@ func TestRemoveLeavesThePodAsFoundWithIPv6(t *testing.T) {
 
 // A link that a shim made which carried only IPv4 carries both when one that knows of IPv6 opens it.
 func TestLinkOfIPv4IsExtended(t *testing.T) {
+	t.Parallel()
 	w := newWorldOf(t, four, six)
 	before := dump(t, w.pod)
 	a, err := network.Capture(t.Context(), w.pod, network.WithCNICache(t.TempDir()), network.WithoutIPv6())
@@ -150,6 +152,7 @@ func TestLinkOfIPv4IsExtended(t *testing.T) {
 
 // What routers advertise stays P's: it hears them, and no route of theirs is lost when it begins to forward.
 func TestRouterAdvertisementsAreKept(t *testing.T) {
+	t.Parallel()
 	w := newWorldOf(t, four, six)
 	h := handle(t, w.pod)
 	eth0 := get(t, h, "eth0").Attrs().Index

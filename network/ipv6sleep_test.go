@@ -242,6 +242,7 @@ func TestGateOfBothFamiliesIsReadBack(t *testing.T) {
 }
 
 func TestKeepAlivesAreAnsweredAsleepByEachFamily(t *testing.T) {
+	t.Parallel()
 	eachFamily(t, func(t *testing.T, w *world, f plan) {
 		w, l, s := answering(t, w)
 		conns, flows := dialManyBy(t, w, f, 3)
@@ -341,6 +342,7 @@ func TestPodDoesNotRouteIPv6ForOthers(t *testing.T) {
 }
 
 func TestIPv6LadderNamesAndMends(t *testing.T) {
+	t.Parallel()
 	for _, b := range []struct {
 		name, rung string
 		also       []string
@@ -481,6 +483,7 @@ func TestAnotherAddressOfIPv6(t *testing.T) {
 
 // Three sleeps of a real sandbox with both families, and one of IPv6 alone.
 func TestRunscSleepsThreeTimesByEachFamily(t *testing.T) {
+	t.Parallel()
 	eachFamily(t, func(t *testing.T, w *world, f plan) {
 		l := w.open(t)
 		must(t, l.PrepareInner(t.Context()))

@@ -88,6 +88,7 @@ func answering(t *testing.T, w *world) (*world, *network.Link, *standIn) {
 }
 
 func TestKeepAlivesAreAnsweredAsleep(t *testing.T) {
+	t.Parallel()
 	w, l, s := awakeAnswering(t)
 	conns, flows := dialMany(t, w, 20)
 	inside(t, w.client, func() (any, error) { return nil, os.WriteFile("/proc/sys/net/ipv4/tcp_timestamps", []byte("0"), 0) })
@@ -222,6 +223,7 @@ func inject(t *testing.T, w *world, packet []byte) {
 
 // A client's probe, changed so that it is none, goes to the sandbox, and nobody answers it in its place.
 func TestNothingElseIsAnsweredAsleep(t *testing.T) {
+	t.Parallel()
 	w, l, s := awakeAnswering(t)
 	heard := listen(t, w)
 	misses := watch(t, l)
@@ -265,6 +267,7 @@ func TestNothingElseIsAnsweredAsleep(t *testing.T) {
 
 // In the time in which nobody knows yet what to answer, all that may be a question waits, and is then dealt with.
 func TestSuspectsAreKeptWhileFallingAsleep(t *testing.T) {
+	t.Parallel()
 	w, l, s := awakeAnswering(t)
 	heard := listen(t, w)
 	conns, flows := dialMany(t, w, 2)
@@ -374,6 +377,7 @@ func chains(t *testing.T, ns string) string {
 }
 
 func TestManyConnectionsAreLearned(t *testing.T) {
+	t.Parallel()
 	w, l, s := awakeAnswering(t)
 	conns, flows := dialMany(t, w, 2100) // more than go into one message to the kernel
 	asleepKnowing(t, l, s, parked, flows)

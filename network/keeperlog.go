@@ -2,9 +2,11 @@ package network
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
+	"time"
 
 	mdnetlink "github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -18,14 +20,25 @@ const (
 	logPacket, logConfig           = 0, 1
 	logCommand, logMode, logAtOnce = 1, 2, 5 // attributes of a configuration
 	logBind, logCopyPacket         = 1, 2
-	logPayload                     = 9       // attribute of a packet
-	logHeader                      = 4       // before the attributes
-	logBuffer                      = 8 << 20 // a message takes four KiB of it, whatever it holds
-	logCopied                      = 256     // more than the longest segment of a byte
+	logPayload                     = 9                      // attribute of a packet
+	logHeader                      = 4                      // before the attributes
+	logBuffer                      = 8 << 20                // a message takes four KiB of it, whatever it holds
+	logCopied                      = 256                    // more than the longest segment of a byte
+	logFree                        = 500 * time.Millisecond // until the place of an earlier socket is free
 )
 
-// openLog runs inside P.
+// openLog runs inside P. An earlier socket's place is free once nobody has that any more: for a moment any child of this process does, from its
+// fork to its exec.
 func openLog(group uint16, copied uint32) (*mdnetlink.Conn, error) {
+	for began := time.Now(); ; time.Sleep(5 * time.Millisecond) {
+		c, err := bindLog(group, copied)
+		if !errors.Is(err, unix.EPERM) || time.Since(began) > logFree {
+			return c, err
+		}
+	}
+}
+
+func bindLog(group uint16, copied uint32) (*mdnetlink.Conn, error) {
 	c, err := mdnetlink.Dial(unix.NETLINK_NETFILTER, nil)
 	if err != nil {
 		return nil, fmt.Errorf("packet log: %w", err)

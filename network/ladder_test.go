@@ -125,6 +125,7 @@ var breaks = []breakage{
 
 // The third time as the first.
 func TestLadderNamesAndMends(t *testing.T) {
+	t.Parallel()
 	for _, b := range breaks {
 		t.Run(b.name, func(t *testing.T) {
 			w, l, s := awake(t)

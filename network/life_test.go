@@ -14,6 +14,7 @@ import (
 )
 
 func TestRemoveLeavesThePodAsFound(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	before := dump(t, w.pod)
 	l := w.open(t)
@@ -35,6 +36,7 @@ func TestRemoveLeavesThePodAsFound(t *testing.T) {
 // Another process, which has the path only, removes what a dead one left; even
 // when I went first, and hib0 with it.
 func TestRemoveByPath(t *testing.T) {
+	t.Parallel()
 	for name, innerFirst := range map[string]bool{"link there": false, "I gone first": true} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)

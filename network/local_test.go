@@ -98,6 +98,7 @@ func TestLocalListenersAreOfNoUseToOthers(t *testing.T) {
 
 // A connection from inside reaches the sandbox over the link, and is use.
 func TestLocalClientIsUse(t *testing.T) {
+	t.Parallel()
 	eachFamily(t, func(t *testing.T, w *world, f plan) {
 		_, l, _ := awakeIn(t, w)
 		clients := l.LocalClients(f.client)

@@ -92,6 +92,7 @@ var narrow = map[string]func(t *testing.T, h *netlink.Handle){
 
 // What P finds too long for the way on, it tells the sandbox, which then sends shorter packets.
 func TestSandboxIsToldOfTooLongPackets(t *testing.T) {
+	t.Parallel()
 	for name, do := range narrow {
 		t.Run(name, func(t *testing.T) {
 			bothBy(t, four, func(t *testing.T, w *world, _ *network.Link, s *standIn, _ bool) {
@@ -121,6 +122,7 @@ func TestSandboxIsToldOfTooLongPackets(t *testing.T) {
 
 // Where P knows no way on, the sandbox hears of it as it would from any router.
 func TestSandboxIsToldOfPsErrors(t *testing.T) {
+	t.Parallel()
 	for name, one := range map[string]struct {
 		to   string
 		hops int
@@ -264,6 +266,7 @@ func icmpError(protocol, code byte, mtu, from, to int) []byte {
 
 // gVisor goes by what it is told, awake, and restored behind an interface that takes less than it knew.
 func TestRunscGoesByThePathsMTU(t *testing.T) {
+	t.Parallel()
 	for name, slow := range map[string]bool{"past the stack": false, "through it": true} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)

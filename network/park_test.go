@@ -11,6 +11,7 @@ import (
 
 // A shim that is gone leaves nobody to answer: peers wait, and are not reset.
 func TestParkedWithoutInnerIsSilent(t *testing.T) {
+	t.Parallel()
 	w, l, _ := awake(t)
 	old, err := w.dial(echoPort, answerTime)
 	must(t, err)
@@ -42,6 +43,7 @@ func TestParkedWithoutInnerIsSilent(t *testing.T) {
 }
 
 func TestParkLeavesAnOpenGateAlone(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	o := network.Options{Pod: w.pod, Attachment: &network.Attachment{Interface: "eth0", MTU: 1500, Addresses: prefixes("10.99.0.2/24")}}
 	empty := dump(t, w.pod)

@@ -137,6 +137,7 @@ func (g *gvisor) restore(t testing.TB, image string) {
 // Three sleeps of a real sandbox: one connection outlives them all, a new one
 // finds its server after each, and the ladder is sound.
 func TestRunscSleepsThreeTimes(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	l := w.open(t)
 	must(t, l.PrepareInner(t.Context()))
@@ -199,6 +200,7 @@ func sound(t *testing.T, l *network.Link) {
 // Lines sent without a pause, before, while and after the sandbox goes to sleep,
 // all come back, once and in order: nothing was acknowledged and then lost.
 func TestRunscLosesNothingOnTheWayToSleep(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	l := w.open(t)
 	must(t, l.PrepareInner(t.Context()))

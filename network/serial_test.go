@@ -57,6 +57,7 @@ func must(t *testing.T, err error) {
 
 // An opening, a closing and a mending that meet leave the gate, what is known of it, and the fast path agreed.
 func TestGateIsChangedByOneAtATime(t *testing.T) {
+	t.Parallel()
 	l := bareLink(t)
 	gates := []Gate{{Position: GateOpen}, {Position: GateHeld, Ports: []uint16{80}}, {Position: GateParked}}
 	for i := range 100 {

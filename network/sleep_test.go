@@ -204,6 +204,7 @@ func TestKeptDataArrives(t *testing.T) {
 
 // What a sandbox that is being saved still says does not get out.
 func TestCutSilencesTheSandbox(t *testing.T) {
+	t.Parallel()
 	w, l, s := awake(t)
 	c, err := w.dial(echoPort, answerTime)
 	must(t, err)

@@ -153,6 +153,7 @@ func TestAnotherAddressSleepsAndWakes(t *testing.T) {
 }
 
 func TestKeepAlivesForAnotherAddress(t *testing.T) {
+	t.Parallel()
 	w, l, s := moved(t)
 	c := dialMoved(t, w, echoPort)
 	must(t, say(c, "hello", answerTime))

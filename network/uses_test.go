@@ -13,6 +13,7 @@ import (
 
 // Whoever asks is told whose packets are use, whichever way they take.
 func TestUseIsTold(t *testing.T) {
+	t.Parallel()
 	both(t, func(t *testing.T, w *world, l *network.Link, s *standIn, p plan, _ bool) {
 		var mu sync.Mutex
 		told := map[network.Use]bool{}

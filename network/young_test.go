@@ -81,6 +81,7 @@ func (w *world) talk(t *testing.T, p plan) net.Conn {
 
 // A young connection from where probes come is no use, and what it says is told; one that somebody finds to be used is use from then on.
 func TestYoungConnectionsAreNoUseByThemselves(t *testing.T) {
+	t.Parallel()
 	eachWay(t, time.Hour, func(t *testing.T, w *world, l *network.Link, p plan) {
 		heard := listenToYoung(t, l)
 		before := settled(t, l)
