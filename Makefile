@@ -124,7 +124,7 @@ unit: tools promtool ## Tests that need no root
 	@cd sidecar && go test ./...
 
 root: tools ## Tests of single packages with the kernel and real runsc (root)
-	@$(ROOT_RINGS) sh tools/gotest.sh -count=1 -timeout 10m -- $(ROOT)
+	@$(ROOT_RINGS) sh tools/gotest.sh -count=1 -parallel 4 -timeout 10m -- $(ROOT)
 
 test-conformance: ## The shim alone over ttrpc, with no containerd, awake and asleep (root)
 	@$(ROOT_RINGS) sh tools/gotest.sh -count=1 -parallel 3 -timeout 10m -- ./integration/conformance
