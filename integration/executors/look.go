@@ -153,7 +153,7 @@ func (r *run) judge(who string, beats []Beat, ledger bool) {
 	for _, s := range v.Setbacks {
 		line := r.whoTold(s)
 		if line == "" {
-			r.lost("%s: %s: and no shim has told it", who, s)
+			r.lost("%s: %s: and no shim has told it. Heard around it: %s", who, s, around(beats, s.Beat))
 			continue
 		}
 		r.out.Told++
@@ -161,6 +161,16 @@ func (r *run) judge(who string, beats []Beat, ledger bool) {
 			r.excused(s, line)
 		}
 	}
+}
+
+// around are the beats before and after one, for a person.
+func around(beats []Beat, b Beat) string {
+	i := slices.Index(beats, b)
+	var text strings.Builder
+	for _, o := range beats[max(0, i-12):min(len(beats), i+12)] {
+		fmt.Fprintf(&text, "%d at %s, ", o.N, o.At.Format("05.000"))
+	}
+	return text.String()
 }
 
 // whoTold is the line in which a setback was told; "": nobody has.

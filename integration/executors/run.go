@@ -161,7 +161,7 @@ func (r *run) startWithin(ctx context.Context, i int, identity string, wait time
 		_, err = n.World.Run(ctx, harness.Container{
 			ID: b.id, Image: image, NetNS: pod.Path, Detach: true, Flags: []string{"--null-io"},
 			Env:         []string{fmt.Sprint("TESTSERVER_MIB=", heap), "TESTSERVER_BEAT=" + witnessAddress},
-			Annotations: map[string]string{"identity": identity, "on-stop": "hibernate", "restore-older": "true", "wake-timeout": wait.String()},
+			Annotations: map[string]string{"identity": identity, "on-stop": "hibernate", "restore-older": "true", "on-restore-failure": "block", "wake-timeout": wait.String()},
 		})
 	}
 	if err != nil {
