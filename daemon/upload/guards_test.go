@@ -294,3 +294,19 @@ func TestExpiredOfAnotherNodes(t *testing.T) {
 		t.Errorf("%+v, %v", h, err)
 	}
 }
+
+// What still waits to be uploaded of a container that is gone isn't another's, by the same name.
+func TestMadeAnewWhileItWaits(t *testing.T) {
+	w, d, name := slept(t, 1)
+	w.must(os.RemoveAll(w.dir("web")))
+	w.sleepAs("web", lineageOf("another"), 2, memory(5, 2))
+	w.uploaded(d, "web", 2)
+	s, err := newest(w.dir("web"))
+	w.must(err)
+	d.mu.Lock()
+	l := d.lineages[name]
+	d.mu.Unlock()
+	if there, err := d.wanted(l, s); there || !errors.Is(err, errNothing) {
+		t.Errorf("%t, %v", there, err)
+	}
+}
