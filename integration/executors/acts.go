@@ -17,6 +17,9 @@ import (
 // act does one random thing.
 func (r *run) act(ctx context.Context) {
 	i := r.r.IntN(2)
+	if r.r.IntN(2) == 0 { // what happens where it is, tells more
+		i = r.where()
+	}
 	acts := []struct {
 		share int // of all
 		do    func(context.Context, int)
@@ -62,7 +65,7 @@ func (r *run) later(ctx context.Context, most time.Duration, over func()) {
 func (r *run) move(ctx context.Context, _ int) {
 	beside := r.r.IntN(3) == 0
 	r.walk(ctx, fmt.Sprintf("move (at once %t)", beside), func(ctx context.Context) {
-		from := r.where(ctx)
+		from := r.where()
 		leave := func() {
 			for _, b := range r.at(from, r.identity) {
 				r.stop(ctx, b)
@@ -80,15 +83,15 @@ func (r *run) move(ctx context.Context, _ int) {
 	})
 }
 
-// where is the node on which the workload is awake, or else has a container.
-func (r *run) where(ctx context.Context) int {
-	has := 0
-	for i := range r.nodes {
-		for _, b := range r.at(i, r.identity) {
-			if r.state(ctx, b) == "awake" {
-				return i
-			}
-			has = i
+// where is the node on which the workload was heard last, and else has a container.
+func (r *run) where() (has int) {
+	last, _ := r.Witness.Last(r.identity)
+	for i, n := range r.nodes {
+		if len(r.at(i, r.identity)) == 0 {
+			continue
+		}
+		if has = i; n.name == last.Place.Node {
+			break
 		}
 	}
 	return has
@@ -127,7 +130,7 @@ func (r *run) try(ctx context.Context, i int) {
 // moveByCommand has hibernatectl move it.
 func (r *run) moveByCommand(ctx context.Context, _ int) {
 	r.walk(ctx, "hibernatectl move", func(ctx context.Context) {
-		from := r.where(ctx)
+		from := r.where()
 		for _, b := range r.at(from, r.identity) {
 			_, err := r.ctl(ctx, from, "--timeout", "10s", "move", b.id, "--to", r.nodes[1-from].name)
 			if err != nil {
@@ -173,7 +176,7 @@ func (r *run) sleepAndWake(ctx context.Context, i int) {
 // fork makes a child where the workload is, and runs it.
 func (r *run) fork(ctx context.Context, _ int) {
 	r.walk(ctx, "fork", func(ctx context.Context) {
-		i := r.where(ctx)
+		i := r.where()
 		boxes := r.at(i, r.identity)
 		last, ok := r.Witness.Last(r.identity)
 		if len(boxes) == 0 || !ok {
@@ -256,16 +259,15 @@ func (r *run) may(i int, when func(*body) bool, then func(*body)) bool {
 	return true
 }
 
-// elsewhere has the other node start the workload, as an orchestrator does that has no news of the first. It is not done each time.
+// elsewhere has the other node start the workload, as an orchestrator does that has no news of the first. In most cases nothing else happens meanwhile.
 func (r *run) elsewhere(ctx context.Context, i int) {
-	if r.r.IntN(3) == 0 {
+	if r.where() != i || r.r.IntN(5) == 0 {
 		return
 	}
-	r.walk(ctx, "start on "+r.nodes[1-i].name+", as nothing is heard of the other", func(ctx context.Context) {
-		if r.where(ctx) == i {
-			r.try(ctx, 1-i)
-		}
-	})
+	r.walk(ctx, "start on "+r.nodes[1-i].name+", as nothing is heard of the other", func(ctx context.Context) { r.try(ctx, 1-i) })
+	if r.r.IntN(3) > 0 {
+		r.pause(ctx, 2*takeover)
+	}
 }
 
 // partition cuts a node off the store, the other node, or both: connections are reset, or nothing comes through.
@@ -284,8 +286,8 @@ func (r *run) partition(ctx context.Context, i int) {
 	}
 	r.did("partition of %s (%d, silent %t)", n.name, what, hold)
 	set(true)
-	r.elsewhere(ctx, i)
 	r.later(ctx, 10*time.Second, func() { set(false); r.did("%s is joined again", n.name) })
+	r.elsewhere(ctx, i)
 }
 
 func bar(cut, hold func(bool), silent, on bool) {
@@ -353,7 +355,6 @@ func (r *run) stopPart(ctx context.Context, i int) {
 	}
 	r.did("SIGSTOP to the %s of %s", partNames[what], r.nodes[i].name)
 	_ = syscall.Kill(pid, syscall.SIGSTOP)
-	r.elsewhere(ctx, i)
 	r.later(ctx, 9*time.Second, func() {
 		_ = syscall.Kill(pid, syscall.SIGCONT)
 		r.did("SIGCONT to the %s of %s", partNames[what], r.nodes[i].name)
@@ -366,6 +367,7 @@ func (r *run) stopPart(ctx context.Context, i int) {
 			r.bodies[i].shim = false
 		}
 	})
+	r.elsewhere(ctx, i)
 }
 
 // stopNode stops all of a node, as a hypervisor does.
@@ -379,7 +381,6 @@ func (r *run) stopNode(ctx context.Context, i int) {
 	if err := n.Stop(); err != nil {
 		r.did("stop: %.300s", err)
 	}
-	r.elsewhere(ctx, i)
 	r.later(ctx, 9*time.Second, func() {
 		r.mu.Lock()
 		r.thaws = append(r.thaws, Thaw{n.name, time.Now()})
@@ -390,6 +391,7 @@ func (r *run) stopNode(ctx context.Context, i int) {
 		}
 		r.did("%s goes on", n.name)
 	})
+	r.elsewhere(ctx, i)
 }
 
 // killPart kills one process of a node. Programs are started again after a while, as systemd does.
