@@ -1,6 +1,7 @@
 package command
 
 import (
+	"bytes"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -35,7 +36,10 @@ func TestDoctor(t *testing.T) {
 
 	// A configuration that can't be read is a finding, not an error.
 	broken := h.config("idle-timeout = \"soon\"\n")
-	out, _ = h.run(exitProblems, "--config", broken, "doctor")
-	wantText(t, out, "problem   configuration", "idle-timeout")
+	var said, errs bytes.Buffer
+	if code := Main(t.Context(), []string{"--config", broken, "doctor"}, &said, &errs); code != exitProblems {
+		t.Errorf("exit code %d: %s", code, errs.String())
+	}
+	wantText(t, said.String(), "problem   configuration", "idle-timeout")
 	h.run(exitUsage, "doctor", "-o", "yaml")
 }

@@ -71,15 +71,21 @@ func TestWakeAll(t *testing.T) {
 		s.State("asleep")
 	}
 	shims[4].State("ended")
-	running := make(chan struct{}, 1)
+	running, second := make(chan struct{}, 1), make(chan struct{}, 3)
 	most := func(s *shimtest.Shim) {
 		s.OnWake(func(context.Context) error {
 			select {
 			case running <- struct{}{}:
-				<-running
-				return nil
 			default:
+				second <- struct{}{}
 				return errors.New("two wake at once")
+			}
+			defer func() { <-running }()
+			select { // as long as a wake takes, unless another comes
+			case <-second:
+				return errors.New("two wake at once")
+			case <-time.After(50 * time.Millisecond):
+				return nil
 			}
 		})
 	}
