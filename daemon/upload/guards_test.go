@@ -58,6 +58,7 @@ func TestReleasedOnce(t *testing.T) {
 	cb.wakes()
 	a.eventually("a has noted that it gave it up", func() bool { return ca.record().Released })
 	a.must(a.d.releaseNow(t.Context(), ca.known()))
+	a.must(a.d.overtakenBy(ca.known(), ca.record(), ca.storeHead())) // as an upload finds it that comes late
 	a.calm()
 	if r := ca.record(); r.Overtaken != "" || !r.Released {
 		t.Errorf("%+v", r)
@@ -115,12 +116,66 @@ func TestReceivedIsNotReleased(t *testing.T) {
 	}
 	l := cb.known()
 	b.must(l.take(t.Context())) // the daemon itself takes nothing in meanwhile
+	ask := peer.Ask{Node: "b", Namespace: "default", Identity: "db", Owner: *cb.storeHead().Owner}
+	if err := b.d.receive(t.Context(), l, &reception{}, ask, ask.Owner); !errors.Is(err, peer.ErrUnavailable) {
+		t.Errorf("another one is received over it: %v", err)
+	}
+	if s, err := snapshot.OpenReceived(cb.right.Received); err != nil || s.Sequence() != 1 {
+		t.Errorf("it is not there any more: %v", err)
+	}
 	cb.gone()
 	b.must(os.RemoveAll(cb.dir()))
 	l.give()
 	b.must(b.d.releaseNow(t.Context(), l))
 	if h := cb.storeHead(); h.Owner == nil || h.Owner.Node != "b" {
 		t.Errorf("it is given up: %+v", h)
+	}
+}
+
+// What has been taken in is not to be taken in once more, over what has come after it.
+func TestTakenInOnce(t *testing.T) {
+	a, b, _ := wired(t, nil)
+	ca, cb := a.container("ca", "db"), b.container("cb", "db")
+	a.keepFromStore()
+	ca.wakes()
+	ca.falls(1, memory(5, 1))
+	if r, err := cb.claim(); err != nil || r.Received == "" {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	cb.takesIn()
+	if r, err := cb.claim(); err != nil || r.Received != "" || !r.Whole {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+// A node that has lost its data doesn't take what the store has for all of a workload that ran under its claim.
+func TestClaimWhoseNodeForgot(t *testing.T) {
+	a := newMachine(t, memstore.NewBucket(), "a").start()
+	c := a.container("c", "db")
+	c.wakes()
+	c.falls(1, memory(5, 1))
+	c.released()
+	c.wakes()
+	c.gone()
+	a.d.stop()
+	a.must(errors.Join(os.RemoveAll(c.dir()), os.RemoveAll(filepath.Join(a.data, recordsDir))))
+	a.start()
+	again := a.container("c", "db")
+	if r, err := again.claim(); err != nil || r.Whole || r.Epoch != 3 || !slices.Equal(r.Generations, []Has{{1, 1}}) {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+// An upload claims for a sleeper alone.
+func TestUploadClaimsForSleepersOnly(t *testing.T) {
+	a := newMachine(t, memstore.NewBucket(), "a").start()
+	c := a.container("c", "db")
+	c.localHead(snapshot.Awake, 1)
+	if err := a.d.claimFirst(t.Context(), a.d.lineageOf(c.workload())); !errors.Is(err, errNothing) {
+		t.Errorf("%v", err)
+	}
+	if h, err := a.other(c.storeName()).Head(t.Context()); !errors.Is(err, durable.ErrNone) {
+		t.Errorf("%+v, %v", h, err)
 	}
 }
 
