@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"fmt"
 	"strconv"
 	"time"
 
@@ -139,6 +140,7 @@ func (p *parts) openStore(opts Options) {
 	o := upload.Options{
 		DataDir: opts.DataDir, Open: s.Open, URL: s.URL, Keys: s.Keys, Node: s.Node, Keep: s.Keep, Rate: s.Rate, Quota: s.Quota, Relaxed: s.Relaxed,
 		Shims: shims{list: func() []*node.Workload { return p.view.List() }, runDir: opts.RunDir, abandoned: p.abandoned}, Meter: p.metrics, Log: opts.Log,
+		Room: p.room,
 	}
 	self, err := fence.LoadSelf(upload.Dir(opts.DataDir), s.Node)
 	if err != nil {
@@ -246,6 +248,15 @@ func freeBelow(dir string) int64 {
 		return -1
 	}
 	return int64(st.Bfree) * st.Bsize
+}
+
+// room says whether so many bytes may be put below the data directory.
+func (p *parts) room(bytes int64) error {
+	free := freeBelow(p.dataDir)
+	if free < 0 || free-bytes >= int64(p.minFreeDisk) {
+		return nil
+	}
+	return fmt.Errorf("%d MiB are left below %s for a snapshot of %d MiB, and min-free-disk is %d MiB: make room there", free>>20, p.dataDir, bytes>>20, p.minFreeDisk>>20)
 }
 
 // snapshot counts what is in the view, for metrics.

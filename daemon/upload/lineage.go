@@ -50,6 +50,8 @@ type lineage struct {
 	stopAt                                      time.Time        // when to have a copy ended that has no right any more; zero: there is none
 	confirmNext                                 time.Time        // of the next try to confirm a claim
 	reception                                   *reception       // what comes from another node; nil: nothing
+	noRoomFor                                   string           // claim whose snapshot there was no room for
+	noRoomUntil                                 time.Time        // when that is asked for again
 	takeInAt                                    time.Time        // when to look whether what came is taken in; zero: there is no reason to
 	yieldAt                                     time.Time        // when to look what came of a yield; zero: there is none
 	heldBack                                    time.Time        // until then it isn't uploaded

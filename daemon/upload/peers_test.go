@@ -171,6 +171,29 @@ func TestHandedOver(t *testing.T) {
 	})
 }
 
+// What there is no room for isn't received, nor kept: it comes by the store, once that has it.
+func TestNoRoomToReceive(t *testing.T) {
+	a, b, _ := wired(t, nil)
+	asked := int64(0)
+	b.d.opts.Room = func(bytes int64) error { asked = bytes; return errors.New("the disk is full") }
+	ca, cb := a.container("ca", "db"), b.container("cb", "db")
+	a.keepFromStore()
+	ca.wakes()
+	ca.falls(1, memory(50, 1))
+	r, err := cb.claim()
+	if err == nil || !strings.Contains(err.Error(), "the disk is full") || asked == 0 {
+		t.Fatalf("%+v, %v, asked for %d bytes", r, err, asked)
+	}
+	if _, err := os.Stat(b.d.receivedDir(cb.storeName())); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("it is kept: %v", err)
+	}
+	a.d.store.Heal()
+	b.eventually("it comes by the store", func() bool { r, err = cb.claim(); return err == nil })
+	if r.Epoch != 2 || r.Received != "" || len(r.Generations) != 1 {
+		t.Errorf("%+v", r)
+	}
+}
+
 // Whoever wakes at home after it was given up, and before the other node has taken it, has it: the other's change of the head comes too late.
 func TestYieldedAndWokenAtHome(t *testing.T) {
 	var ca *copyOf

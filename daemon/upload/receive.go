@@ -58,9 +58,13 @@ const (
 	yieldTime = 2 * time.Second
 	// takeInAfter is when a shim that was given the right has taken the snapshot in.
 	takeInAfter = 300 * time.Millisecond
+	// noRoomFor is how long a snapshot isn't asked for again that there was no room for. Each time that it is asked for puts its upload off.
+	noRoomFor = time.Minute
 	// tellLimit bounds telling the former owner.
 	tellLimit = 5 * time.Second
 )
+
+var errNoRoom = errors.New("there is no room for it here: it comes by the store, once that has it")
 
 // receivedDir is where what other nodes send of a lineage is put.
 func (u *Uploader) receivedDir(name string) string {
@@ -125,6 +129,10 @@ func (a *asking) await(ctx context.Context, ask peer.Ask) (why, err error) {
 		return nil, nil
 	}
 	p := a.l.reception
+	if p == nil && a.l.noRoomFor == ask.Owner.Claim && time.Now().Before(a.l.noRoomUntil) {
+		a.mu.Unlock()
+		return errNoRoom, nil // it is not asked for, so that its node uploads it
+	}
 	if p == nil {
 		p = a.receiveLocked(ask)
 	}
@@ -187,11 +195,27 @@ func (u *Uploader) receive(ctx context.Context, l *lineage, p *reception, ask pe
 			return err
 		}
 	}
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	looked := false
 	s, err := u.opts.Peers.Fetch(ctx, ask, u.receivedDir(r.Name), func(done, all int64) {
 		u.mu.Lock()
 		p.got, p.all = done, all
 		u.mu.Unlock()
+		if !looked { // its size is known from here on
+			looked = true
+			if err := u.opts.Room(all - done); err != nil {
+				stop(fmt.Errorf("%w: %w", peer.ErrUnavailable, err))
+			}
+		}
 	})
+	if full := context.Cause(ctx); errors.Is(full, peer.ErrUnavailable) {
+		err = full
+		u.removeReceived(r.Name)
+		u.mu.Lock()
+		l.noRoomFor, l.noRoomUntil = owner.Claim, time.Now().Add(noRoomFor)
+		u.mu.Unlock()
+	}
 	if err != nil {
 		if !errors.Is(err, peer.ErrRuns) {
 			u.opts.Log.Warn("a snapshot was not received from its node: the store is the way", "workload", r.Namespace+"/"+r.Identity, "node", owner.Node, "error", err)

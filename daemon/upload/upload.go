@@ -46,6 +46,8 @@ type Options struct {
 	Relaxed     bool
 	// Peers are the other nodes' daemons; nil: they aren't asked.
 	Peers Peers
+	// Room is nil when so many bytes may be put below DataDir; else it says why not. Default: there is room.
+	Room func(bytes int64) error
 	// releaseWithin bounds the requests of a release, which a Claim may wait for. Default 5 s.
 	releaseWithin time.Duration
 	Meter         Meter // default: none
@@ -83,6 +85,9 @@ func (o Options) withDefaults() Options {
 		if *field <= 0 {
 			*field = value
 		}
+	}
+	if o.Room == nil {
+		o.Room = func(int64) error { return nil }
 	}
 	if o.Meter == nil {
 		o.Meter = noMeter{}
