@@ -35,6 +35,27 @@ func (c *Client) Start(ctx context.Context, id string) error {
 	return err
 }
 
+// JoinOptions are what a container that joins a sandbox is given: its streams, which the sandbox's first one gets with Create, and
+// where the process that serves its files is born.
+type JoinOptions struct {
+	IO     IO
+	Runner Runner // as of CreateOptions
+}
+
+// StartJoined runs the init of a created container that is not its sandbox's first one.
+func (c *Client) StartJoined(ctx context.Context, id string, o JoinOptions) error {
+	_, err := c.run(ctx, call{command: "start", id: id, io: &o.IO, runner: o.Runner, timeout: c.Timeouts.start()})
+	return err
+}
+
+// RestoreJoined is Restore of a created container that is not its sandbox's first one, which is restored before it. Nothing runs
+// before the last of those that the image has; its call tells what is wrong with the image.
+func (c *Client) RestoreJoined(ctx context.Context, id, imagePath string, o JoinOptions) error {
+	args := []string{"--detach", "--image-path=" + imagePath}
+	_, err := c.run(ctx, call{command: "restore", id: id, args: args, io: &o.IO, runner: o.Runner, timeout: c.Timeouts.restore()})
+	return err
+}
+
 // RestoreOptions are the arguments of Restore.
 type RestoreOptions struct {
 	Bundle     string

@@ -80,7 +80,7 @@ func newNode(t *testing.T, sandbox string) *node {
 	n.config = n.write("crictl.yaml", map[string]any{
 		"runtime-endpoint": "unix://" + n.Address(), "image-endpoint": "unix://" + n.Address(), "timeout": int(limit.Seconds()),
 	})
-	for _, image := range []string{"pause", "testserver"} {
+	for _, image := range []string{"pause", "testserver", "busybox"} {
 		n.must("ctr", "--address", n.Address(), "--namespace", namespace, "images", "import",
 			filepath.Join(root, ".tools", "images", image+".tar"))
 	}

@@ -24,17 +24,16 @@ func (w *Workload) createSandbox(ctx context.Context, _ CreateRequest, u *undo.S
 func (w *Workload) boot(ctx context.Context) error {
 	c := w.root()
 	stdin, stdout, stderr := c.relay.Files()
-	var born runsc.Runner
-	if w.spawned {
-		born = w.opts.Born.RunnerIn(w.group)
-	}
 	known, err := w.known(ctx)
 	if err != nil {
 		return fmt.Errorf("boot the sandbox: %w", err)
 	}
+	if err := w.mendGhosts(); err != nil {
+		return fmt.Errorf("boot the sandbox: %w", err)
+	}
 	err = w.runsc.Create(ctx, w.opts.ID, runsc.CreateOptions{
 		Bundle: w.places.sandbox(), PidFile: w.places.pidFile(), ConsoleSocket: c.relay.ConsoleSocket(),
-		IO: runsc.IO{Stdin: stdin, Stdout: stdout, Stderr: stderr}, Runner: born,
+		IO: runsc.IO{Stdin: stdin, Stdout: stdout, Stderr: stderr}, Runner: w.bornRunner(),
 	})
 	if err != nil {
 		return fmt.Errorf("boot the sandbox: %w", err)
@@ -46,13 +45,18 @@ func (w *Workload) boot(ctx context.Context) error {
 	w.mu.Lock()
 	w.generation++
 	w.sandboxPid, w.madeBy, w.expected, w.unlinked = pid, known.of(), false, false
-	generation := w.generation
+	generation, score := w.generation, w.podScore()
 	w.mu.Unlock()
-	if err := cgroup.SetOOMScore(pid, w.oomScore); err != nil {
+	if err := cgroup.SetOOMScore(pid, score); err != nil {
 		w.opts.Log.Warn("out-of-memory score", "error", err)
 	}
 	exits := w.opts.Exits.Watch(pid)
 	go func() { w.sandboxExited(generation, <-exits) }()
+	for _, c := range w.inside() {
+		if err := w.createMember(ctx, c); err != nil {
+			return fmt.Errorf("boot the sandbox: %w", err)
+		}
+	}
 	return nil
 }
 
@@ -103,6 +107,12 @@ func (w *Workload) clearSandbox(ctx context.Context) error {
 		err = errors.Join(err, killCommands(w.runsc.Root, w.opts.ID))
 	}
 	err = errors.Join(err, failed)
+	for _, c := range w.inside() {
+		if unknown || failed != nil {
+			err = errors.Join(err, killCommands(w.runsc.Root, c.ID))
+		}
+		err = errors.Join(err, w.clearTraces(c))
+	}
 	return errors.Join(err, removeTraces(w.runsc.Root, w.opts.ID), removeFilestores(w.spec.Root.Path))
 }
 

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 
 	"github.com/containerd/containerd/api/events"
 	"github.com/containerd/containerd/v2/core/runtime"
@@ -17,11 +18,11 @@ import (
 	"github.com/hibernate-runtime/hibernate/snapshot"
 )
 
-// Checkpoint writes a checkpoint of the container into dir, which it makes where it isn't there, as snapshot.Export says: of a
+// Checkpoint writes a checkpoint of the container, in a pod of all of them, into dir, which it makes where it isn't there, as snapshot.Export says: of a
 // sleeper a copy of its snapshot, without waking it; else one of its sandbox, which goes on as it was, paused or not. With
 // exit the container then ends as by SIGKILL. A hibernation or wake under way is let end first. Errors: ErrPrecondition, *RefusedError, os.ErrExist,
 // ctx's, or what failed; the container is then as it was.
-func (w *Workload) Checkpoint(ctx context.Context, dir string, exit bool) error {
+func (w *Workload) Checkpoint(ctx context.Context, id, dir string, exit bool) error {
 	ctx, cancel := context.WithTimeout(ctx, hibernateTimeout)
 	defer cancel()
 	asleep, release, err := w.claimCheckpoint(ctx)
@@ -41,9 +42,9 @@ func (w *Workload) Checkpoint(ctx context.Context, dir string, exit bool) error 
 	if err := <-done; err != nil {
 		return fmt.Errorf("checkpoint: %w", err)
 	}
-	w.opts.Publish(runtime.TaskCheckpointedEventTopic, &events.TaskCheckpointed{ContainerID: w.opts.ID, Checkpoint: dir})
+	w.opts.Publish(runtime.TaskCheckpointedEventTopic, &events.TaskCheckpointed{ContainerID: id, Checkpoint: dir})
 	if exit {
-		return w.killNow(ctx)
+		return w.Kill(ctx, id, "", syscall.SIGKILL, true)
 	}
 	return nil
 }
@@ -138,7 +139,7 @@ var lasting = []string{"host-network", "terminal", "net-admin", "exec"}
 func (w *Workload) checkpointSandbox(ctx context.Context, dir string) error {
 	w.mu.Lock()
 	reasons := slices.DeleteFunc(w.blockers(true), func(r *shimv1.Reason) bool { return !slices.Contains(lasting, r.GetCode()) })
-	paused := w.root().state == lifecycle.Paused
+	paused := w.anyPaused()
 	w.mu.Unlock()
 	if len(reasons) > 0 {
 		return &RefusedError{Reasons: reasons, Verb: "be restored from it"}

@@ -75,14 +75,19 @@ func Cleanup(ctx context.Context, bundle string, runner runsc.Runner) (Leftover,
 		return left, err
 	}
 	left.Pid = s.Holder.Pid
+	if s.Member != nil {
+		left.Warning, err = s.cleanMember(ctx, places{bundle}, runner)
+		return left, err
+	}
 	client := &runsc.Client{
 		Path: s.Runsc, Root: s.RunscRoot, Flags: s.RunscFlags, LogDir: places{bundle}.logs(), Runner: runner,
 		Timeouts: runsc.Timeouts{Delete: cleanupDelete},
 	}
 	nameFilestore(s.Rootfs, s.ID)
 	errs := []error{s.Shim.kill(), killCommands(s.RunscRoot, s.ID), client.Delete(ctx, s.ID, true), s.Sandbox.kill()}
-	errs = append(errs, unclaim(ctx, places{bundle}, s), removeUnused(s))
-	left.Warning = s.releasePod(ctx)
+	warning, err := s.cleanMembers(ctx, runner)
+	errs = append(errs, err, unclaim(ctx, places{bundle}, s), removeUnused(s))
+	left.Warning = errors.Join(warning, s.releasePod(ctx))
 	errs = append(errs, network.RemoveNamespace(s.Inner), s.Holder.kill())
 	left.Warning = errors.Join(left.Warning, s.runStopHooks(ctx, places{bundle}, runner))
 	group, err := cgroup.Load(s.Cgroup)

@@ -18,6 +18,8 @@ type Container struct {
 	Terminal bool
 	Stdio    stdio.Config
 
+	member *member // nil: the workload's root
+
 	relay *stdio.Relay
 	ended chan struct{} // closed once, after exit and letGo are set
 	letGo func() error  // ends the streams for good

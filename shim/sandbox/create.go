@@ -131,9 +131,13 @@ func (w *Workload) mountRootfs(_ context.Context, req CreateRequest, u *undo.Sta
 		return fmt.Errorf("rootfs: %w", err)
 	}
 	u.Push("rootfs mount", func(context.Context) error { return mount.UnmountRecursive(w.places.rootfs(), 0) })
-	for _, m := range req.Rootfs {
+	return mountAll(req.Rootfs, w.places.rootfs())
+}
+
+func mountAll(mounts []*types.Mount, at string) error {
+	for _, m := range mounts {
 		one := mount.Mount{Type: m.Type, Source: m.Source, Target: m.Target, Options: m.Options}
-		if err := one.Mount(w.places.rootfs()); err != nil {
+		if err := one.Mount(at); err != nil {
 			return fmt.Errorf("mount rootfs (%s from %s): %w", m.Type, m.Source, err)
 		}
 	}
@@ -143,7 +147,7 @@ func (w *Workload) mountRootfs(_ context.Context, req CreateRequest, u *undo.Sta
 func (w *Workload) openStdio(ctx context.Context, req CreateRequest, u *undo.Stack) error {
 	c := &Container{
 		ID: w.opts.ID, Bundle: w.opts.Bundle, Terminal: req.Terminal, ended: make(chan struct{}),
-		Stdio: w.withLogger(stdio.Config{Stdin: req.Stdin, Stdout: req.Stdout, Stderr: req.Stderr, Terminal: req.Terminal}),
+		Stdio: w.withLogger(w.opts.ID, stdio.Config{Stdin: req.Stdin, Stdout: req.Stdout, Stderr: req.Stderr, Terminal: req.Terminal}),
 		execs: make(map[string]*Exec), state: lifecycle.Created,
 	}
 	relay, err := stdio.Open(ctx, c.Stdio)
@@ -158,8 +162,8 @@ func (w *Workload) openStdio(ctx context.Context, req CreateRequest, u *undo.Sta
 
 // withLogger adds what a logging program needs. It is started beside the sandbox, in the shim's own control group, and
 // the reaper sees its end.
-func (w *Workload) withLogger(c stdio.Config) stdio.Config {
-	c.ID, c.Namespace = w.opts.ID, w.opts.Namespace
+func (w *Workload) withLogger(id string, c stdio.Config) stdio.Config {
+	c.ID, c.Namespace = id, w.opts.Namespace
 	c.Start = func(cmd *exec.Cmd) (<-chan struct{}, error) {
 		if err := cmd.Start(); err != nil {
 			return nil, err

@@ -74,6 +74,9 @@ func (w *Workload) able(ctx context.Context, t *transition, s *snapshot.Snapshot
 	if err := w.takeRunsc(ctx, m); err != nil {
 		return err
 	}
+	if err := w.sameMembers(m); err != nil {
+		return err
+	}
 	known, err := w.known(ctx)
 	if err != nil {
 		return err

@@ -64,7 +64,7 @@ func (w *Workload) StartExec(ctx context.Context, id, exec string) error {
 	if err := w.claimExec(e); err != nil {
 		return err
 	}
-	inside, err := w.launch(ctx, e)
+	inside, err := w.launch(ctx, c, e)
 	if err != nil {
 		w.execEnded(c, e, failedStatus)
 		return fmt.Errorf("exec %s: %w", exec, err)
@@ -89,8 +89,8 @@ func (w *Workload) claimExec(e *Exec) error {
 	return nil
 }
 
-func (w *Workload) launch(ctx context.Context, e *Exec) (int, error) {
-	relay, err := stdio.Open(ctx, w.withLogger(e.Stdio))
+func (w *Workload) launch(ctx context.Context, c *Container, e *Exec) (int, error) {
+	relay, err := stdio.Open(ctx, w.withLogger(c.ID, e.Stdio))
 	if err != nil {
 		return 0, err
 	}
@@ -98,13 +98,13 @@ func (w *Workload) launch(ctx context.Context, e *Exec) (int, error) {
 	e.relay = relay
 	w.mu.Unlock()
 	stdin, stdout, stderr := relay.Files()
-	return w.runsc.Exec(ctx, w.opts.ID, runsc.ExecOptions{
+	return w.runsc.Exec(ctx, c.ID, runsc.ExecOptions{
 		Process: e.process, ConsoleSocket: relay.ConsoleSocket(), IO: runsc.IO{Stdin: stdin, Stdout: stdout, Stderr: stderr},
 	})
 }
 
 func (w *Workload) awaitExec(c *Container, e *Exec, inside int) {
-	status, err := w.runsc.WaitExec(context.Background(), w.opts.ID, inside)
+	status, err := w.runsc.WaitExec(context.Background(), c.ID, inside)
 	if err != nil { // the sandbox went away under it: it ended, or sleeps, and no exec survives a restore
 		w.opts.Log.Info("exec ended with its sandbox", "exec", e.ID, "reason", err)
 		status = killedStatus
@@ -165,7 +165,7 @@ func (w *Workload) killExec(ctx context.Context, c *Container, exec string, sign
 	case signal == 0: // asks whether it is there
 		return nil
 	}
-	err = w.runsc.Kill(ctx, w.opts.ID, runsc.KillOptions{Signal: signal, Pid: pid})
+	err = w.runsc.Kill(ctx, c.ID, runsc.KillOptions{Signal: signal, Pid: pid})
 	if errors.Is(err, runsc.ErrNotRunning) || errors.Is(err, runsc.ErrNotFound) {
 		return fmt.Errorf("exec %s: %w", exec, ErrNotFound)
 	}

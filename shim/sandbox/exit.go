@@ -162,6 +162,7 @@ func (w *Workload) end(status uint32, at time.Time, keep bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), undoTimeout)
 	defer cancel()
 	w.release(ctx, c, keep)
+	w.endMembers(at, starved)
 	if starved {
 		w.tellStarved()
 	}

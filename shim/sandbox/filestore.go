@@ -52,4 +52,9 @@ func (w *Workload) hideFilestore() {
 	if err := removeFilestores(w.spec.Root.Path); err != nil {
 		w.opts.Log.Warn("the sandbox's filestore can be seen in the container's snapshot", "error", err)
 	}
+	for _, c := range w.inside() {
+		if err := removeFilestores(c.member.rootfs()); err != nil {
+			w.opts.Log.Warn("the sandbox's filestore can be seen in the container's snapshot", "container", c.ID, "error", err)
+		}
+	}
 }

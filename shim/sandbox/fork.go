@@ -33,6 +33,10 @@ func (w *Workload) Fork(ctx context.Context, identities []string) (Forked, error
 	if err != nil {
 		return Forked{}, fmt.Errorf("fork: %w", err)
 	}
+	if n := len(w.inside()); n > 0 {
+		return Forked{}, fmt.Errorf("fork: %w", &RefusedError{Verb: "be forked", Reasons: []*shimv1.Reason{reason("pod", fmt.Sprintf(
+			"it is a pod with %d containers, and a fork's pod is made by Kubernetes, with containers of its own", n))}})
+	}
 	ctx, cancel := context.WithTimeout(ctx, hibernateTimeout)
 	defer cancel()
 	asleep, release, err := w.claimCheckpoint(ctx)

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strconv"
 
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
 	"github.com/hibernate-runtime/hibernate/api/handover"
 	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
 	"github.com/hibernate-runtime/hibernate/internal/config"
@@ -34,12 +36,13 @@ func (w *Workload) blockers(manual bool) []*shimv1.Reason {
 	add(c.state == lifecycle.Created, "not-started", "the container is created and was not started yet")
 	add(c.state == lifecycle.Stopped || c.state == lifecycle.Deleted, "stopped", "the container has ended")
 	add(c.Terminal, "terminal", "a terminal is attached: its controlling process would not survive a restore")
-	add(!w.config.AllowNetAdmin && w.hasCapability("CAP_NET_ADMIN"), "net-admin",
+	add(!w.config.AllowNetAdmin && hasCapability(w.spec, "CAP_NET_ADMIN"), "net-admin",
 		"the process has CAP_NET_ADMIN: addresses, routes and rules that it sets would be lost")
+	all = append(all, w.podBlockers()...)
 	add(w.config.Mode == config.ModeManual && !manual, "mode-manual", "mode is manual: it sleeps only when asked")
 	add(w.link == nil && w.fixedReason == nil && c.state == lifecycle.Running && !manual, "no-network",
 		"the container has no network: nothing could wake it but exec and hibernatectl")
-	add(c.state == lifecycle.Paused, "paused", "a user paused the container")
+	add(w.anyPaused(), "paused", "a user paused the container")
 	add(w.loading != nil, "loading", "its memory is still being loaded after a wake")
 	add(w.busy > 0, "busy", "a request of containerd's is being served")
 	if n := w.busyExecs(); n > 0 {
@@ -56,11 +59,15 @@ func (w *Workload) blockers(manual bool) []*shimv1.Reason {
 
 // busyExecs counts the execs that keep the workload awake. The caller holds w.mu.
 func (w *Workload) busyExecs() uint32 {
-	return w.root().busyExecs(w.opts.Now(), w.config.ExecIdleTimeout)
+	var n uint32
+	for _, c := range w.containers {
+		n += c.busyExecs(w.opts.Now(), w.config.ExecIdleTimeout)
+	}
+	return n
 }
 
-func (w *Workload) hasCapability(name string) bool {
-	p := w.spec.Process
+func hasCapability(spec *specs.Spec, name string) bool {
+	p := spec.Process
 	return p.Capabilities != nil && (slices.Contains(p.Capabilities.Effective, name) ||
 		slices.Contains(p.Capabilities.Permitted, name) || slices.Contains(p.Capabilities.Bounding, name) && p.User.UID == 0)
 }

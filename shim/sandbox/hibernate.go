@@ -157,7 +157,7 @@ func (w *Workload) descend(t *transition, judged *uint64, u *undo.Stack) error {
 	}
 	var incoming *snapshot.Incoming
 	var sealed snapshot.Sealed
-	var volumes []snapshot.Volume
+	var volumes map[string][]snapshot.Volume
 	u.Push("incoming snapshot", func(context.Context) error { // undone last: whoever talks has waited for the rest
 		if incoming == nil {
 			return nil
@@ -181,7 +181,7 @@ func (w *Workload) descend(t *transition, judged *uint64, u *undo.Stack) error {
 			defer incoming.WriteAhead()() // the disk works while runsc writes
 			return w.runsc.Checkpoint(ctx, w.opts.ID, runsc.CheckpointOptions{ImagePath: incoming.ImageDir()})
 		}},
-		{"volumes", len(outsideMounts(w.spec)) > 0, func(ctx context.Context) (err error) {
+		{"volumes", len(w.mountsOutside()) > 0, func(ctx context.Context) (err error) {
 			volumes, err = w.keepVolumes(ctx)
 			return err
 		}},
@@ -334,12 +334,18 @@ func (w *Workload) awaitQuiet(ctx context.Context, t *transition) error {
 
 var errNotQuiet = fmt.Errorf("the sandbox did not stop sending within %v: %w", quietWithin, ErrActivity)
 
-func (w *Workload) commit(ctx context.Context, in *snapshot.Incoming, sealed snapshot.Sealed, volumes []snapshot.Volume) error {
+func (w *Workload) commit(ctx context.Context, in *snapshot.Incoming, sealed snapshot.Sealed, volumes map[string][]snapshot.Volume) error {
 	manifest, err := w.manifest(ctx, sealed)
 	if err != nil {
 		return err
 	}
-	manifest.Containers[0].Volumes = volumes
+	for i, c := range manifest.Containers {
+		name := c.Name
+		if i == 0 {
+			name = ""
+		}
+		manifest.Containers[i].Volumes = volumes[name]
+	}
 	s, err := in.Commit(ctx, manifest)
 	if err != nil {
 		return err
@@ -399,7 +405,7 @@ func (w *Workload) stayAwake(t *transition, cause error) {
 	switch {
 	case isRefused(cause):
 		outcome = "refused"
-	case errors.Is(cause, ErrActivity), errors.Is(cause, ErrKilled), errors.Is(cause, ErrExited), errors.Is(cause, ErrFenced):
+	case errors.Is(cause, ErrActivity), errors.Is(cause, ErrMemberExited), errors.Is(cause, ErrKilled), errors.Is(cause, ErrExited), errors.Is(cause, ErrFenced):
 		outcome, err = "aborted", &AbortedError{Cause: cause}
 	}
 	w.endTransition(t, lifecycle.Abort, outcome, cause.Error(), err)

@@ -28,10 +28,12 @@ func (w *Workload) Kill(ctx context.Context, id, exec string, signal syscall.Sig
 		return w.killExec(ctx, c, exec, signal)
 	case signal == 0: // asks whether it is there
 		return nil
+	case signal == syscall.SIGKILL && c.member != nil:
+		return w.killMember(ctx, c)
 	case signal == syscall.SIGKILL:
 		return w.killNow(ctx)
 	}
-	return w.signal(ctx, signal, all)
+	return w.signal(ctx, c, signal, all)
 }
 
 // killNow ends the container whatever it is doing, and returns when it has ended. What it began goes on when ctx ends:
@@ -97,23 +99,42 @@ func (w *Workload) killInit(ctx context.Context) bool {
 }
 
 // signal delivers a signal that a process can handle, or ends a sleeper without waking it where policy says so.
-func (w *Workload) signal(ctx context.Context, signal syscall.Signal, all bool) error {
+func (w *Workload) signal(ctx context.Context, c *Container, signal syscall.Signal, all bool) error {
 	w.mu.Lock()
 	asleep := w.state == lifecycle.Asleep || w.state == lifecycle.Blocked
+	outside := c.member != nil && !c.member.inside
 	w.mu.Unlock()
-	if asleep && w.config.OnStop == config.StopExit && isStop(signal) {
-		w.containerEnded(128+uint32(signal), w.opts.Now())
+	switch {
+	case outside && isStop(signal), asleep && w.config.OnStop == config.StopExit && isStop(signal):
+		w.ended(c, 128+uint32(signal))
 		return nil
+	case outside:
+		return fmt.Errorf("container %s was not started: %w", c.ID, ErrPrecondition)
 	}
-	how := runsc.KillOptions{Signal: signal, All: all}
-	if w.stopsAsleep(signal) {
+	how := keptSignal{c, runsc.KillOptions{Signal: signal, All: all}}
+	if w.stopsAsleep(c, signal) {
 		return w.stop(ctx, how)
 	}
 	return w.deliver(ctx, how)
 }
 
+// ended ends a container that runs nothing, or sleeps.
+func (w *Workload) ended(c *Container, status uint32) {
+	if c.member != nil {
+		w.memberEnded(c, status, w.opts.Now())
+		return
+	}
+	w.containerEnded(status, w.opts.Now())
+}
+
+// keptSignal is a signal to a container.
+type keptSignal struct {
+	to *Container
+	runsc.KillOptions
+}
+
 // deliver hands a signal to the container's processes. It wakes a sleeper.
-func (w *Workload) deliver(ctx context.Context, how runsc.KillOptions) error {
+func (w *Workload) deliver(ctx context.Context, how keptSignal) error {
 	signal := how.Signal
 	if w.keepSignal(how) {
 		return nil
@@ -126,7 +147,7 @@ func (w *Workload) deliver(ctx context.Context, how runsc.KillOptions) error {
 	if w.keepSignal(how) { // paused meanwhile
 		return nil
 	}
-	err = w.runsc.Kill(ctx, w.opts.ID, how)
+	err = w.runsc.Kill(ctx, how.to.ID, how.KillOptions)
 	if errors.Is(err, runsc.ErrNotRunning) || errors.Is(err, runsc.ErrNotFound) {
 		return fmt.Errorf("deliver signal %d: %w: %w", signal, ErrNotFound, err)
 	}
@@ -134,10 +155,10 @@ func (w *Workload) deliver(ctx context.Context, how runsc.KillOptions) error {
 }
 
 // keepSignal keeps a signal to a paused container until it is resumed, as the kernel does for frozen processes.
-func (w *Workload) keepSignal(how runsc.KillOptions) bool {
+func (w *Workload) keepSignal(how keptSignal) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.root().state != lifecycle.Paused {
+	if !w.anyPaused() {
 		return false
 	}
 	w.signals = append(w.signals, how)
@@ -151,10 +172,10 @@ func (w *Workload) deliverKept(ctx context.Context) error {
 	w.signals = nil
 	w.mu.Unlock()
 	for _, how := range kept {
-		err := w.runsc.Kill(ctx, w.opts.ID, how)
+		err := w.runsc.Kill(ctx, how.to.ID, how.KillOptions)
 		switch {
 		case errors.Is(err, runsc.ErrNotRunning), errors.Is(err, runsc.ErrNotFound): // an earlier one has ended it
-			return nil
+			continue
 		case err != nil:
 			return fmt.Errorf("deliver signal %d, kept during the pause: %w", how.Signal, err)
 		}

@@ -76,7 +76,11 @@ func (w *Workload) findSidecar() {
 
 // restorePlain loads all memory before the sandbox runs.
 func (w *Workload) restorePlain(ctx context.Context, y *way) error {
-	return w.runsc.Restore(ctx, w.opts.ID, runsc.RestoreOptions{Bundle: w.places.sandbox(), ImagePath: y.snapshot.ImageDir()})
+	err := w.runsc.Restore(ctx, w.opts.ID, runsc.RestoreOptions{Bundle: w.places.sandbox(), ImagePath: y.snapshot.ImageDir()})
+	if err != nil {
+		return err
+	}
+	return w.restoreMembers(ctx, y.snapshot.ImageDir())
 }
 
 // restoreFlat returns when the sandbox runs. What becomes of its memory, awaitLoad sees to.
@@ -86,10 +90,11 @@ func (w *Workload) restoreFlat(ctx context.Context, y *way) error {
 		return err
 	}
 	o := runsc.RestoreOptions{Bundle: w.places.sandbox(), ImagePath: l.Dir(), Background: true, Sidecar: w.sidecar}
-	if w.spawned {
-		o.Runner = w.opts.Born.RunnerIn(w.group)
+	o.Runner = w.bornRunner()
+	if err := w.runsc.Restore(ctx, w.opts.ID, o); err != nil {
+		return err
 	}
-	return w.runsc.Restore(ctx, w.opts.ID, o)
+	return w.restoreMembers(ctx, l.Dir())
 }
 
 func (w *Workload) startLoading(y *way) (*loading, error) {

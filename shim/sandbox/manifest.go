@@ -110,6 +110,19 @@ func (w *Workload) manifest(ctx context.Context, sealed snapshot.Sealed) (snapsh
 	if err != nil {
 		return snapshot.Manifest{}, fmt.Errorf("manifest: %w", err)
 	}
+	containers := []snapshot.Container{{ID: w.opts.ID, Name: w.opts.ID, Spec: spec, SpecDigest: digest, Image: w.image, RootfsKey: w.knownChainID()}}
+	members, err := w.memberManifests()
+	if err != nil {
+		return snapshot.Manifest{}, fmt.Errorf("manifest: %w", err)
+	}
+	containers = append(containers, members...)
+	if len(members) > 0 {
+		digests := make([]string, 0, len(containers))
+		for _, c := range containers {
+			digests = append(digests, c.SpecDigest)
+		}
+		digest = snapshot.SpecsDigest(digests...)
+	}
 	attachment, err := json.Marshal(w.attachment)
 	if err != nil {
 		return snapshot.Manifest{}, fmt.Errorf("manifest: %w", err)
@@ -125,7 +138,7 @@ func (w *Workload) manifest(ctx context.Context, sealed snapshot.Sealed) (snapsh
 			CPUFeatures: given, PageSize: os.Getpagesize(), CacheLine: eligible.CacheLine(),
 		},
 		Host:       w.hostFacts(),
-		Containers: []snapshot.Container{{ID: w.opts.ID, Name: w.opts.ID, Spec: spec, SpecDigest: digest, Image: w.image, RootfsKey: w.knownChainID()}},
+		Containers: containers,
 	}, nil
 }
 

@@ -61,4 +61,11 @@ func (w *Workload) tellStarved() {
 	}
 	w.opts.Log.Warn("the kernel killed a process of the container for want of memory")
 	w.opts.Publish(runtime.TaskOOMEventTopic, &events.TaskOOM{ContainerID: c.ID})
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, m := range w.insideLocked() {
+		if m.live() {
+			w.opts.Publish(runtime.TaskOOMEventTopic, &events.TaskOOM{ContainerID: m.ID})
+		}
+	}
 }

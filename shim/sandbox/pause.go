@@ -17,19 +17,26 @@ var held = []string{"connection", "dial", byForward}
 
 // Pause stops the container at a user's wish: a paused one never goes to sleep. One that sleeps already is paused as it
 // is, without a wake, and nothing wakes it until it is resumed.
-func (w *Workload) Pause(ctx context.Context) error {
+func (w *Workload) Pause(ctx context.Context, id string) error {
+	c, shared, err := w.pausing(id)
+	if err != nil {
+		return err
+	}
+	if shared { // gVisor pauses a sandbox as a whole
+		return w.userState(c, lifecycle.Pause)
+	}
 	if err := w.checkpointEnds(ctx); err != nil {
 		return err
 	}
-	release, err := w.holdLoaded(ctx)
+	release, err := w.holdLoaded(ctx, c)
 	if release == nil {
 		return err
 	}
 	defer release()
-	if err := w.userState(lifecycle.Pause); err != nil {
+	if err := w.userState(c, lifecycle.Pause); err != nil {
 		return err
 	}
-	if err := w.pauseSandbox(ctx); err != nil {
+	if err := w.pauseSandbox(ctx, c); err != nil {
 		return err
 	}
 	w.hideFilestore()
@@ -38,9 +45,9 @@ func (w *Workload) Pause(ctx context.Context) error {
 
 // holdLoaded keeps a workload awake whose memory is all there: runsc pauses no other, and what is told as paused could not be
 // started afresh when its memory doesn't come. release is nil when there is nothing to hold: a sleeper was paused, or err says why not.
-func (w *Workload) holdLoaded(ctx context.Context) (release func(), err error) {
+func (w *Workload) holdLoaded(ctx context.Context, c *Container) (release func(), err error) {
 	for {
-		if asleep, err := w.pauseSleeper(); asleep {
+		if asleep, err := w.pauseSleeper(c); asleep {
 			return nil, err
 		}
 		release, err := w.hold(ctx, "pause")
@@ -65,7 +72,7 @@ func (w *Workload) holdLoaded(ctx context.Context) (release func(), err error) {
 
 // pauseSandbox pauses the sandbox, or leaves it running. Both go to their end, whoever leaves: a call that was cut short may
 // have paused it all the same. When even that can't be taken back, the container stays paused, for its user to resume.
-func (w *Workload) pauseSandbox(ctx context.Context) error {
+func (w *Workload) pauseSandbox(ctx context.Context, c *Container) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
 	err := w.pauseCall(ctx)
@@ -75,34 +82,41 @@ func (w *Workload) pauseSandbox(ctx context.Context) error {
 	if e := w.resumeSandbox(ctx); e != nil {
 		return errors.Join(err, fmt.Errorf("it may be paused, and can't be resumed now: %w", e))
 	}
-	return errors.Join(err, w.userState(lifecycle.Resume))
+	return errors.Join(err, w.userState(c, lifecycle.Resume))
 }
 
-func (w *Workload) pauseSleeper() (asleep bool, err error) {
+func (w *Workload) pauseSleeper(c *Container) (asleep bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.state != lifecycle.Asleep && w.state != lifecycle.Blocked {
 		return false, nil
 	}
-	next, err := w.root().state.Next(lifecycle.Pause)
+	next, err := c.state.Next(lifecycle.Pause)
 	if err != nil {
 		return true, err
 	}
-	w.root().state, w.resumed = next, make(chan struct{})
+	c.state, w.resumed = next, make(chan struct{})
 	w.announce(nil)
 	return true, nil
 }
 
 // Resume lets a paused container go on. A sleeper sleeps on, unless a packet or a signal waits for it.
-func (w *Workload) Resume(ctx context.Context) error {
+func (w *Workload) Resume(ctx context.Context, id string) error {
+	c, shared, err := w.pausing(id)
+	if err != nil {
+		return err
+	}
+	if shared {
+		return w.userState(c, lifecycle.Resume)
+	}
 	if err := w.checkpointEnds(ctx); err != nil {
 		return err
 	}
 	w.mu.Lock()
-	next, err := w.root().state.Next(lifecycle.Resume)
+	next, err := c.state.Next(lifecycle.Resume)
 	asleep, packet, signals := w.pausedSleeper(), w.knocked, len(w.signals) > 0
 	if err == nil && asleep {
-		w.root().state, w.knocked = next, false
+		c.state, w.knocked = next, false
 		close(w.resumed)
 		w.resumed = nil
 		w.announce(nil)
@@ -117,7 +131,7 @@ func (w *Workload) Resume(ctx context.Context) error {
 	if err := w.resumeSandbox(context.WithoutCancel(ctx)); err != nil { // one that was cut short may have resumed it
 		return err
 	}
-	if err := w.userState(lifecycle.Resume); err != nil {
+	if err := w.userState(c, lifecycle.Resume); err != nil {
 		return err
 	}
 	return w.deliverKept(ctx)
@@ -139,21 +153,34 @@ func (w *Workload) wakeForKept(ctx context.Context, signals, packet bool) error 
 	return nil
 }
 
-func (w *Workload) userState(e lifecycle.ContainerEvent) error {
+// pausing finds a container, and says whether another one of the pod is paused, and so the sandbox.
+func (w *Workload) pausing(id string) (c *Container, shared bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	next, err := w.root().state.Next(e)
+	if c, err = w.container(id); err != nil {
+		return nil, false, fmt.Errorf("container %s: %w", id, err)
+	}
+	for _, o := range w.containers {
+		shared = shared || o != c && o.state == lifecycle.Paused
+	}
+	return c, shared, nil
+}
+
+func (w *Workload) userState(c *Container, e lifecycle.ContainerEvent) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	next, err := c.state.Next(e)
 	if err != nil {
 		return err
 	}
-	w.root().state = next
+	c.state = next
 	w.announce(nil)
 	return nil
 }
 
 // pausedSleeper says whether a user has paused a workload that sleeps. The caller holds w.mu.
 func (w *Workload) pausedSleeper() bool {
-	return (w.state == lifecycle.Asleep || w.state == lifecycle.Blocked) && w.root().state == lifecycle.Paused
+	return (w.state == lifecycle.Asleep || w.state == lifecycle.Blocked) && w.anyPaused()
 }
 
 // awaitResume is for a wake of a paused sleeper: a proxy's waits, any other is refused.

@@ -14,11 +14,11 @@ func TestPausedSleeper(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := bare()
 		w.state = lifecycle.Asleep
-		if err := w.Pause(t.Context()); err != nil {
+		if err := w.Pause(t.Context(), "c"); err != nil {
 			t.Fatal(err)
 		}
 		var illegal *lifecycle.IllegalError
-		if err := w.Pause(t.Context()); !errors.As(err, &illegal) {
+		if err := w.Pause(t.Context(), "c"); !errors.As(err, &illegal) {
 			t.Errorf("paused twice: %v", err)
 		}
 		for _, why := range []string{ByRequest, "exec", "signal", byPacket} {
@@ -39,7 +39,7 @@ func TestPausedSleeper(t *testing.T) {
 			t.Errorf("who left: %v", err)
 		}
 		w.knocked, w.killed = false, true // a wake that begins tells by that it can't
-		if err := w.Resume(t.Context()); err != nil {
+		if err := w.Resume(t.Context(), "c"); err != nil {
 			t.Fatal(err)
 		}
 		if err := <-stayed; !errors.Is(err, ErrKilled) {
@@ -67,7 +67,7 @@ func TestClaimedCheckpoint(t *testing.T) {
 			t.Errorf("blockers %q", got)
 		}
 		resumed := make(chan error, 1)
-		go func() { resumed <- w.Resume(t.Context()) }()
+		go func() { resumed <- w.Resume(t.Context(), "c") }()
 		synctest.Wait()
 		select {
 		case err := <-resumed:

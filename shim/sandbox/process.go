@@ -35,6 +35,21 @@ func startTime(pid int) (uint64, error) {
 	return strconv.ParseUint(string(fields[19]), 10, 64)
 }
 
+// alive says whether exactly this process is there, and is no zombie that nobody has waited for.
+func (p process) alive() bool {
+	start, err := startTime(p.Pid)
+	return err == nil && p.Start != 0 && start == p.Start && !isZombie(p.Pid)
+}
+
+func isZombie(pid int) bool {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false
+	}
+	after := data[bytes.LastIndexByte(data, ')')+1:]
+	return len(after) > 1 && after[1] == 'Z'
+}
+
 // kill sends SIGKILL to exactly this process. One that is gone is no error.
 func (p process) kill() error {
 	if p.Pid <= 0 {

@@ -10,7 +10,6 @@ import (
 
 	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
 	"github.com/hibernate-runtime/hibernate/internal/config"
-	"github.com/hibernate-runtime/hibernate/runsc"
 	"github.com/hibernate-runtime/hibernate/shim/lifecycle"
 )
 
@@ -24,14 +23,14 @@ const byStop = "stop"
 const stopTries = 3
 
 // stopsAsleep says whether a signal has the workload sleep instead of being delivered.
-func (w *Workload) stopsAsleep(signal syscall.Signal) bool {
+func (w *Workload) stopsAsleep(c *Container, signal syscall.Signal) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.config.OnStop == config.StopHibernate && isStop(signal) && w.root().state == lifecycle.Running
+	return w.config.OnStop == config.StopHibernate && isStop(signal) && c.state == lifecycle.Running
 }
 
 // stop puts the workload to sleep and ends its task, or delivers the signal. It goes on when ctx ends.
-func (w *Workload) stop(ctx context.Context, how runsc.KillOptions) error {
+func (w *Workload) stop(ctx context.Context, how keptSignal) error {
 	done := make(chan error, 1)
 	w.background.Go(func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), hibernateTimeout)
@@ -46,18 +45,18 @@ func (w *Workload) stop(ctx context.Context, how runsc.KillOptions) error {
 	}
 }
 
-func (w *Workload) sleepAndEnd(ctx context.Context, how runsc.KillOptions) error {
+func (w *Workload) sleepAndEnd(ctx context.Context, how keptSignal) error {
 	w.setStopping(true) // from here on nothing wakes it
 	var err error
 	for range stopTries {
-		if w.endAsleep() {
+		if w.endAsleep(how.to) {
 			return nil
 		}
 		if _, err = w.Hibernate(ctx, Ask{Why: byStop, Manual: true, Urgent: true}); err != nil && !errors.Is(err, ErrActivity) {
 			break
 		}
 	}
-	if err == nil && w.endAsleep() {
+	if err == nil && w.endAsleep(how.to) {
 		return nil
 	}
 	w.setStopping(false)
@@ -78,12 +77,15 @@ func (w *Workload) setStopping(on bool) {
 }
 
 // endAsleep ends the task of a sleeper, whose snapshot stays. It is false where it doesn't sleep.
-func (w *Workload) endAsleep() bool {
+func (w *Workload) endAsleep(c *Container) bool {
 	w.mu.Lock()
 	sleeps := (w.state == lifecycle.Asleep || w.state == lifecycle.Blocked) && w.transition == nil
 	ended := w.state == lifecycle.Ended
 	w.mu.Unlock()
-	if sleeps {
+	switch {
+	case sleeps && c.member != nil: // the pod's other containers sleep on
+		w.memberEnded(c, 0, w.opts.Now())
+	case sleeps:
 		w.end(0, w.opts.Now(), true)
 	}
 	return sleeps || ended

@@ -68,18 +68,22 @@ func isCommand(arguments []byte, root, id string) bool {
 const sidecarArgument = "runsc-checkpointgofer"
 
 // killGofer ends the process that serves files to a sandbox that has ended. It ends by itself, by and by.
-func killGofer(root, id string) error {
-	data, err := os.ReadFile(filepath.Join(root, stateOf(id)))
+func killGofer(root, id string) error { return killGoferOf(root, id, id) }
+
+// killGoferOf is killGofer for a container in the sandbox of that id.
+func killGoferOf(root, id, sandbox string) error {
+	state := memberStateOf(id, sandbox)
+	data, err := os.ReadFile(filepath.Join(root, state))
 	if err != nil {
 		return fmt.Errorf("gofer: %w", err)
 	}
-	var state struct {
+	var known struct {
 		GoferPid int `json:"goferPid"`
 	}
-	if err := json.Unmarshal(data, &state); err != nil || state.GoferPid == 0 {
-		return fmt.Errorf("gofer: %s names none (%w)", stateOf(id), err)
+	if err := json.Unmarshal(data, &known); err != nil || known.GoferPid == 0 {
+		return fmt.Errorf("gofer: %s names none (%w)", state, err)
 	}
-	gofer := identify(state.GoferPid)
+	gofer := identify(known.GoferPid)
 	arguments, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", gofer.Pid))
 	if err != nil || !isCommand(arguments, root, id) { // it is gone, and its pid may be another's
 		return nil
@@ -88,13 +92,25 @@ func killGofer(root, id string) error {
 }
 
 // stateOf is the name of the file in which runsc keeps what it knows of a sandbox.
-func stateOf(id string) string { return id + "_sandbox:" + id + ".state" }
+func stateOf(id string) string { return memberStateOf(id, id) }
+
+// memberStateOf is stateOf for a container in another's sandbox.
+func memberStateOf(id, sandbox string) string { return id + "_sandbox:" + sandbox + ".state" }
 
 // removeTraces removes the files of a sandbox that runsc itself doesn't know any more: those of one whose creation was cut
 // short, of which `runsc delete` finds no state, or that has ended by itself. No sandbox of that id may run.
 func removeTraces(root, id string) error {
+	return removeNames(root, "runsc-"+id+".sock", stateOf(id), id+"_sandbox:"+id+".lock")
+}
+
+// removeMemberTraces is removeTraces for a container in another's sandbox.
+func removeMemberTraces(root, id, sandbox string) error {
+	return removeNames(root, memberStateOf(id, sandbox), id+"_sandbox:"+sandbox+".lock")
+}
+
+func removeNames(root string, names ...string) error {
 	var errs []error
-	for _, name := range []string{"runsc-" + id + ".sock", stateOf(id), id + "_sandbox:" + id + ".lock"} {
+	for _, name := range names {
 		if err := os.Remove(filepath.Join(root, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			errs = append(errs, err)
 		}

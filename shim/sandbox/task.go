@@ -128,11 +128,33 @@ func (w *Workload) relay(id, exec string) (*stdio.Relay, error) {
 	return c.relay, nil
 }
 
-// Update sets the container's limits. The cgroup lives through sleep, so it takes them at any time.
-func (w *Workload) Update(resources *specs.LinuxResources) error { return w.group.Update(resources) }
+// Update sets a container's limits. The cgroup lives through sleep, so it takes them at any time.
+func (w *Workload) Update(id string, resources *specs.LinuxResources) error {
+	w.mu.Lock()
+	c, err := w.container(id)
+	w.mu.Unlock()
+	switch {
+	case err != nil:
+		return fmt.Errorf("container %s: %w", id, err)
+	case c.member != nil:
+		return c.member.group.Update(resources)
+	}
+	return w.group.Update(resources)
+}
 
-// Metrics are the cgroup's, of the type that the host's cgroup version asks for. They never wake.
-func (w *Workload) Metrics() (typeurl.Any, error) { return w.group.Metrics() }
+// Metrics are the cgroup's, of the type that the host's cgroup version asks for; a member's its part of them. They never wake.
+func (w *Workload) Metrics(id string) (typeurl.Any, error) {
+	w.mu.Lock()
+	c, err := w.container(id)
+	w.mu.Unlock()
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("container %s: %w", id, err)
+	case c.member != nil:
+		return w.memberMetrics(c)
+	}
+	return w.group.Metrics()
+}
 
 // Delete removes a container that has ended or never started, and all that was made for it.
 func (w *Workload) Delete(ctx context.Context, id string) (Exit, error) {

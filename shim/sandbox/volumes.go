@@ -62,17 +62,56 @@ func outsideMounts(spec *specs.Spec) (all []outsideMount) {
 
 // keepVolumes writes what the paused sandbox has written outside to the disk, and looks at it: memory that is kept must find it again after a loss
 // of power, too. It comes after the checkpoint, in which gVisor may still write.
-func (w *Workload) keepVolumes(ctx context.Context) ([]snapshot.Volume, error) {
-	mounts := outsideMounts(w.spec)
-	for _, m := range mounts {
-		if m.readOnly {
-			continue
-		}
-		if err := w.syncVolume(ctx, m); err != nil {
-			return nil, fmt.Errorf("the mount %s: its files could not be written to the disk: %w", m.destination, err)
+// What it returns is by the container's name, the root's being "".
+func (w *Workload) keepVolumes(ctx context.Context) (map[string][]snapshot.Volume, error) {
+	all := map[string][]snapshot.Volume{}
+	synced := map[string]bool{}
+	for _, of := range w.mountsOutside() {
+		for _, m := range of.mounts {
+			if m.readOnly || synced[m.source] {
+				continue
+			}
+			synced[m.source] = true
+			if err := w.syncVolume(ctx, m); err != nil {
+				return nil, fmt.Errorf("the mount %s: its files could not be written to the disk: %w", of.name(m), err)
+			}
 		}
 	}
-	return lookAtVolumes(ctx, mounts)
+	for _, of := range w.mountsOutside() {
+		list, err := lookAtVolumes(ctx, of.mounts)
+		if err != nil {
+			return nil, err
+		}
+		all[of.container] = list
+	}
+	return all, nil
+}
+
+// containerMounts are one container's outside mounts.
+type containerMounts struct {
+	container string // the member's name; "": the root
+	mounts    []outsideMount
+}
+
+// name is how a mount is told of.
+func (c containerMounts) name(m outsideMount) string {
+	if c.container == "" {
+		return m.destination
+	}
+	return m.destination + " of " + c.container
+}
+
+// mountsOutside are those of all that is in the sandbox, the containers without any left out.
+func (w *Workload) mountsOutside() (all []containerMounts) {
+	if list := outsideMounts(w.spec); len(list) > 0 {
+		all = append(all, containerMounts{"", list})
+	}
+	for _, c := range w.inside() {
+		if list := outsideMounts(c.member.spec); len(list) > 0 {
+			all = append(all, containerMounts{c.member.name, list})
+		}
+	}
+	return all
 }
 
 // lookAtVolumes is what there is in mounts now.
@@ -133,16 +172,34 @@ const (
 // one has run since. allowed: it may be over files that have gone on. What is to be told of a restore that may be is in told. Errors: *staleError; a *stopError around it where a person has to
 // look, whatever the policy.
 func (w *Workload) volumesAllow(ctx context.Context, m snapshot.Manifest, older, allowed bool) (told []string, err error) {
-	then := map[string]snapshot.Volume{}
-	for _, c := range m.Containers {
+	type place struct{ container, destination string }
+	then := map[place]snapshot.Volume{}
+	for i, c := range m.Containers {
+		name := c.Name
+		if i == 0 {
+			name = "" // the root's
+		}
 		for _, v := range c.Volumes {
-			then[v.Destination] = v
+			then[place{name, v.Destination}] = v
 		}
 	}
 	looking, cancel := context.WithTimeout(ctx, lookOutsideWithin)
 	defer cancel()
-	for _, at := range outsideMounts(w.spec) {
-		v, known := then[at.destination]
+	type named struct {
+		outsideMount
+		place
+	}
+	var all []named
+	for _, of := range w.mountsOutside() {
+		for _, at := range of.mounts {
+			n := named{at, place{of.container, at.destination}}
+			n.outsideMount.destination = of.name(at)
+			all = append(all, n)
+		}
+	}
+	for _, n := range all {
+		at := n.outsideMount
+		v, known := then[n.place]
 		now, err := volume.Look(looking, at.source, most(v, known))
 		if err != nil {
 			return told, &stopError{&staleError{at.destination, fmt.Sprintf("its source can't be looked at: %v", err), whenThere(err)}}
@@ -263,7 +320,7 @@ func entries(p volume.Print) string {
 
 // lookOutside is a wake's step, beside the boot of the sandbox and before memory comes back.
 func (w *Workload) lookOutside(t *transition, m snapshot.Manifest) error {
-	if len(outsideMounts(w.spec)) == 0 {
+	if len(w.mountsOutside()) == 0 {
 		return nil
 	}
 	return t.step("volumes", func(ctx context.Context) error {

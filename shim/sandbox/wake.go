@@ -289,6 +289,9 @@ func (w *Workload) restore(t *transition, y *way) error {
 		return err
 	}
 	w.give(y.snapshot.Manifest().Runtime.CPUFeatures)
+	if err := w.settleMembers(t.ctx); err != nil {
+		w.opts.Log.Error("containers that ended while the pod slept", "id", t.record.GetId(), "error", err)
+	}
 	if unsettled {
 		if err := t.step("settle", w.settle); err != nil {
 			return err
@@ -570,6 +573,10 @@ func (w *Workload) startCold(ctx context.Context, t *transition, why error) erro
 	w.runs()
 	if err := w.runsc.Start(ctx, w.opts.ID); err != nil {
 		return err
+	}
+	w.startMembersCold(ctx)
+	if err := w.settleMembers(ctx); err != nil {
+		w.opts.Log.Error("containers of the pod", "id", t.record.GetId(), "error", err)
 	}
 	w.keepUnused(why) // not before it is of no use any more
 	if err := w.openGate(ctx); err != nil {

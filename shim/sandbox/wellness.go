@@ -54,7 +54,7 @@ func (w *Workload) answerExec(ctx context.Context, c *Container, e *Exec, answer
 	if err := w.claimExec(e); err != nil {
 		return err
 	}
-	relay, err := stdio.Open(ctx, w.withLogger(e.Stdio))
+	relay, err := stdio.Open(ctx, w.withLogger(c.ID, e.Stdio))
 	if err != nil {
 		w.execEnded(c, e, failedStatus)
 		return fmt.Errorf("exec %s: %w", e.ID, err)
@@ -74,9 +74,11 @@ func (w *Workload) answerExec(ctx context.Context, c *Container, e *Exec, answer
 
 // runningProbes hinder a hibernation, which they would not survive, and are no use that keeps it awake. The caller holds w.mu.
 func (w *Workload) runningProbes() []*shimv1.Reason {
-	for _, e := range w.root().execs {
-		if e.probe && e.started && e.exit == nil {
-			return []*shimv1.Reason{reason("probe", "a command runs in it that asks whether it is well")}
+	for _, c := range w.containers {
+		for _, e := range c.execs {
+			if e.probe && e.started && e.exit == nil {
+				return []*shimv1.Reason{reason("probe", "a command runs in it that asks whether it is well")}
+			}
 		}
 	}
 	return nil

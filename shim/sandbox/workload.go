@@ -65,6 +65,9 @@ type Workload struct {
 
 	stopMemory func() // ends the watch for want of memory, and waits for it
 
+	ghosts  sync.Mutex // one change of what ghosts have at a time, and no boot meanwhile
+	sharing sharing    // of the processor time among a pod's members
+
 	background sync.WaitGroup // ladders, trims and the watch over the link; Delete waits for them
 
 	// Set at Start, before the workload can hibernate, and never after.
@@ -86,6 +89,8 @@ type Workload struct {
 	state      lifecycle.Workload
 	since      time.Time
 	containers []*Container
+	joined     []*Container // members that are inside, in the order in which they joined
+	changing   int          // members that are being started, or taken out
 	transition *transition
 	generation int // counts sandboxes: tells the exit of an earlier one apart
 	sandboxPid int
@@ -106,9 +111,9 @@ type Workload struct {
 	leaseSlept bool             // it was put to sleep by the node's lease
 	// Somebody keeps to the node's lease.
 	leaseWatched bool
-	kills        uint64              // for want of memory, as far as they were told
-	signals      []runsc.KillOptions // to a paused container, delivered when it goes on
-	busy         int                 // requests that need the sandbox awake until they are done
+	kills        uint64       // for want of memory, as far as they were told
+	signals      []keptSignal // to a paused container, delivered when it goes on
+	busy         int          // requests that need the sandbox awake until they are done
 	// A checkpoint is being written; closed when it is done, nil without one.
 	checkpointing chan struct{}
 	resumed       chan struct{} // closed when a sleeper that a user paused is resumed; nil when there is none
@@ -170,6 +175,7 @@ func (w *Workload) move(e lifecycle.WorkloadEvent, t *shimv1.Transition) error {
 
 // stateFile is what `delete` finds of a workload whose shim is gone. It names all that lives outside the shim.
 type stateFile struct {
+	Version    int      `json:"version"` // stateVersion; 0: of before there were pods
 	Namespace  string   `json:"namespace"`
 	ID         string   `json:"id"`
 	Identity   string   `json:"identity,omitempty"`
@@ -190,14 +196,18 @@ type stateFile struct {
 	Linked     bool     `json:"linked"`
 
 	Attachment *network.Attachment `json:"attachment,omitempty"` // what the link was made for
+	Member     *memberFile         `json:"member,omitempty"`     // nil: a workload's root
 }
+
+// stateVersion is what this shim writes. Fields that a later one adds are passed over by an earlier one.
+const stateVersion = 1
 
 func (w *Workload) saveState() error {
 	w.mu.Lock()
 	pid, stopped := w.sandboxPid, w.stopped
 	w.mu.Unlock()
 	s := stateFile{
-		Namespace: w.opts.Namespace, ID: w.opts.ID, Identity: w.identity, RunDir: w.config.RunDir,
+		Version: stateVersion, Namespace: w.opts.Namespace, ID: w.opts.ID, Identity: w.identity, RunDir: w.config.RunDir,
 		Runsc: w.runsc.Binary(), RunscRoot: w.runsc.Root, RunscFlags: w.runsc.Flags,
 		Inner: w.innerPath(), Cgroup: w.group.Path(), Rootfs: w.places.rootfs(),
 		Snapshot: w.local.Dir(), Shim: identify(os.Getpid()), Linked: w.link != nil, Attachment: w.attachment,

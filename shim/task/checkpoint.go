@@ -25,7 +25,7 @@ func (s *Service) Checkpoint(ctx context.Context, r *taskapi.CheckpointTaskReque
 	if err != nil {
 		return nil, err
 	}
-	return &emptypb.Empty{}, Classify(w.Checkpoint(ctx, r.GetPath(), exit))
+	return &emptypb.Empty{}, Classify(w.Checkpoint(ctx, r.GetID(), r.GetPath(), exit))
 }
 
 // exits says whether the container shall end with its checkpoint.

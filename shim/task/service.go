@@ -1,4 +1,4 @@
-// Package task is containerd's task service over one workload.
+// Package task is containerd's task service over one workload: a container, or a pod.
 //
 // A sleeping task is a running one to containerd: its pid is the holder's, Pids is never empty, Wait blocks, Stats
 // answers from the cgroup that lives through sleep, and State never waits for a transition. Exec and signals wake.
@@ -65,7 +65,7 @@ func (s *Service) Create(ctx context.Context, r *taskapi.CreateTaskRequest) (*ta
 	s.creating.Lock()
 	defer s.creating.Unlock()
 	if w := s.workload.Load(); w != nil {
-		return nil, refuseSecond(w, r.GetID())
+		return s.add(ctx, w, r)
 	}
 	chosen, ignored, err := options.Resolve(r.GetBundle(), r.GetOptions())
 	if err != nil {
@@ -89,21 +89,28 @@ func (s *Service) Create(ctx context.Context, r *taskapi.CreateTaskRequest) (*ta
 	}
 	s.workload.Store(w)
 	s.changed(w)
+	return s.created(w, r), nil
+}
+
+// add makes a container of the pod whose sandbox there is.
+func (s *Service) add(ctx context.Context, w *sandbox.Workload, r *taskapi.CreateTaskRequest) (*taskapi.CreateTaskResponse, error) {
+	err := w.AddContainer(ctx, r.GetID(), r.GetBundle(), sandbox.CreateRequest{
+		Rootfs: r.GetRootfs(), Terminal: r.GetTerminal(), Stdin: r.GetStdin(), Stdout: r.GetStdout(), Stderr: r.GetStderr(), Checkpoint: r.GetCheckpoint(),
+	})
+	if err != nil {
+		return nil, Classify(err)
+	}
+	return s.created(w, r), nil
+}
+
+// created tells of a container.
+func (s *Service) created(w *sandbox.Workload, r *taskapi.CreateTaskRequest) *taskapi.CreateTaskResponse {
 	pid := uint32(w.Pids()[0])
 	s.base.Publish(runtime.TaskCreateEventTopic, &events.TaskCreate{
 		ContainerID: r.GetID(), Bundle: r.GetBundle(), Rootfs: r.GetRootfs(), Checkpoint: r.GetCheckpoint(), Pid: pid,
 		IO: &events.TaskIO{Stdin: r.GetStdin(), Stdout: r.GetStdout(), Stderr: r.GetStderr(), Terminal: r.GetTerminal()},
 	})
-	return &taskapi.CreateTaskResponse{Pid: pid}, nil
-}
-
-// refuseSecond refuses a container beside the one that the shim has: the same again, or one that would join a pod's sandbox.
-func refuseSecond(w *sandbox.Workload, id string) error {
-	if _, err := w.Process(id, ""); err == nil {
-		return fmt.Errorf("container %s: %w", id, errdefs.ErrAlreadyExists)
-	}
-	return fmt.Errorf("container %s can't join the sandbox of another: this runtime has no pods yet; run it with another "+
-		"runtime (in Kubernetes, another RuntimeClass): %w", id, errdefs.ErrNotImplemented)
+	return &taskapi.CreateTaskResponse{Pid: pid}
 }
 
 // Start starts the container, or an exec in it.
@@ -119,7 +126,7 @@ func (s *Service) Start(ctx context.Context, r *taskapi.StartRequest) (*taskapi.
 	if _, err := w.Process(r.GetID(), ""); err != nil {
 		return nil, Classify(err)
 	}
-	if err := w.Start(ctx); err != nil {
+	if err := w.StartContainer(ctx, r.GetID()); err != nil {
 		return nil, Classify(err)
 	}
 	return &taskapi.StartResponse{Pid: pid}, nil
@@ -156,15 +163,19 @@ func (s *Service) Delete(ctx context.Context, r *taskapi.DeleteRequest) (*taskap
 	if r.GetExecID() != "" {
 		exit, err = w.DeleteExec(r.GetID(), r.GetExecID())
 	} else {
-		exit, err = w.Delete(ctx, r.GetID())
+		exit, err = w.DeleteContainer(ctx, r.GetID())
 	}
 	if err != nil {
 		return nil, Classify(err)
 	}
 	response := &taskapi.DeleteResponse{Pid: pid, ExitStatus: exit.Status, ExitedAt: protobuf.ToTimestamp(exit.At)}
 	if r.GetExecID() == "" {
-		s.changed(nil)
-		s.workload.Store(nil)
+		if w.Gone() {
+			s.workload.Store(nil)
+		}
+		if r.GetID() == w.ID() {
+			s.changed(nil)
+		}
 		s.base.Publish(runtime.TaskDeleteEventTopic, &events.TaskDelete{
 			ContainerID: r.GetID(), ID: r.GetID(), Pid: pid, ExitStatus: exit.Status, ExitedAt: response.ExitedAt,
 		})
@@ -187,13 +198,13 @@ func (s *Service) Pids(context.Context, *taskapi.PidsRequest) (*taskapi.PidsResp
 
 // Pause stops the container at a user's wish; a paused one doesn't sleep.
 func (s *Service) Pause(ctx context.Context, r *taskapi.PauseRequest) (*emptypb.Empty, error) {
-	return s.event(r.GetID(), func(w *sandbox.Workload) error { return w.Pause(ctx) },
+	return s.event(r.GetID(), func(w *sandbox.Workload) error { return w.Pause(ctx, r.GetID()) },
 		runtime.TaskPausedEventTopic, &events.TaskPaused{ContainerID: r.GetID()})
 }
 
 // Resume lets a paused container go on.
 func (s *Service) Resume(ctx context.Context, r *taskapi.ResumeRequest) (*emptypb.Empty, error) {
-	return s.event(r.GetID(), func(w *sandbox.Workload) error { return w.Resume(ctx) },
+	return s.event(r.GetID(), func(w *sandbox.Workload) error { return w.Resume(ctx, r.GetID()) },
 		runtime.TaskResumedEventTopic, &events.TaskResumed{ContainerID: r.GetID()})
 }
 
@@ -270,7 +281,7 @@ func (s *Service) Update(_ context.Context, r *taskapi.UpdateTaskRequest) (*empt
 	if !ok {
 		return nil, fmt.Errorf("resources are a %T, not Linux resources: %w", v, errdefs.ErrInvalidArgument)
 	}
-	return &emptypb.Empty{}, Classify(w.Update(resources))
+	return &emptypb.Empty{}, Classify(w.Update(r.GetID(), resources))
 }
 
 // Wait returns when the process has ended, through any number of sleeps.
@@ -292,7 +303,7 @@ func (s *Service) Stats(_ context.Context, r *taskapi.StatsRequest) (*taskapi.St
 	if err != nil {
 		return nil, err
 	}
-	metrics, err := w.Metrics()
+	metrics, err := w.Metrics(r.GetID())
 	if err != nil {
 		return nil, Classify(err)
 	}
