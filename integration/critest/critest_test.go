@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,16 +16,16 @@ import (
 )
 
 const (
-	// queryLimit bounds what answers at once, suiteLimit a whole run.
+	// queryLimit bounds what answers at once, suiteLimit a whole run, which critest itself ends a little earlier.
 	queryLimit = time.Minute
 	suiteLimit = 8 * time.Minute
-	// least is how many specs are asked at least: fewer are a mistake in the table.
+	// least is how many specs are asked at least: fewer are a mistake in the tables.
 	least = 83
 )
 
 func TestAwake(t *testing.T) {
 	n := newNode(t)
-	report(t, n.run("unix://"+n.Address(), os.Getenv("CRITEST_FOCUS")))
+	report(t, n.run("unix://"+n.Address(), skipped))
 }
 
 // Whoever calls, the pods sleep when the answer is there.
@@ -32,14 +33,14 @@ func TestHibernating(t *testing.T) {
 	n := newNode(t)
 	l := n.lull()
 	defer l.end(t)
-	report(t, n.run("unix://"+l.socket, os.Getenv("CRITEST_FOCUS")))
+	report(t, n.run("unix://"+l.socket, skipped, awake))
 }
 
 // Each pattern of the table leaves something out that critest has.
 func TestTable(t *testing.T) {
 	n := newNode(t)
 	specs := n.critest("unix://"+n.Address(), "--ginkgo.dry-run")
-	for pattern := range skipped {
+	for _, pattern := range patterns(skipped, awake) {
 		if !slices.ContainsFunc(specs, func(s spec) bool { return strings.Contains(s.name(), pattern) }) {
 			t.Errorf("no spec of critest has %q in its name", pattern)
 		}
@@ -77,6 +78,7 @@ func report(t *testing.T, specs []spec) {
 			continue
 		}
 		t.Run(s.name(), func(t *testing.T) {
+			t.Log(s.RunTime.Round(time.Millisecond))
 			if s.State != "passed" {
 				t.Errorf("%s after %s, %s:%d: %s\n%s", s.State, s.RunTime.Round(time.Millisecond),
 					filepath.Base(s.Failure.Location.FileName), s.Failure.Location.LineNumber, s.Failure.Message, end(s.CapturedGinkgoWriterOutput, 3000))
@@ -90,19 +92,24 @@ func report(t *testing.T, specs []spec) {
 	}
 }
 
-// run runs what the table leaves, or of that what focus matches.
-func (n *node) run(endpoint, focus string) []spec {
+// run runs what the tables leave, or of that what CRITEST_FOCUS matches.
+func (n *node) run(endpoint string, tables ...map[string]string) []spec {
 	n.t.Helper()
-	patterns := make([]string, 0, len(skipped))
-	for pattern := range skipped {
-		patterns = append(patterns, pattern)
-	}
-	slices.Sort(patterns)
-	args := []string{"--ginkgo.skip=" + strings.Join(patterns, "|")}
-	if focus != "" {
+	args := []string{"--ginkgo.skip=" + strings.Join(patterns(tables...), "|")}
+	if focus := os.Getenv("CRITEST_FOCUS"); focus != "" {
 		args = append(args, "--ginkgo.focus="+focus)
 	}
 	return n.critest(endpoint, args...)
+}
+
+// patterns are those of tables, sorted.
+func patterns(tables ...map[string]string) []string {
+	var all []string
+	for _, table := range tables {
+		all = slices.AppendSeq(all, maps.Keys(table))
+	}
+	slices.Sort(all)
+	return all
 }
 
 // critest runs it, and returns what it tells of its specs. That some failed is no error.
@@ -113,7 +120,7 @@ func (n *node) critest(endpoint string, args ...string) []spec {
 	file := filepath.Join(n.Dir, "report.json")
 	args = append([]string{
 		"--config", n.config, "--runtime-endpoint", endpoint, "--image-endpoint", endpoint, "--runtime-handler", n.handler,
-		"--ginkgo.no-color", "--ginkgo.succinct", "--ginkgo.json-report=" + file,
+		"--ginkgo.no-color", "--ginkgo.succinct", "--ginkgo.timeout=" + (suiteLimit - queryLimit).String(), "--ginkgo.json-report=" + file,
 	}, args...)
 	out, runErr := n.Output(ctx, "critest.test", args...)
 	var suites []struct{ SpecReports []spec }

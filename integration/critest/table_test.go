@@ -31,3 +31,9 @@ var skipped = map[string]string{
 	"metrics operations": missing + "containerd tells container_oom_events_total on cgroup v2 alone",
 	"image with digest":  missing + "the digest is that of an image that nobody can make again",
 }
+
+// awake has, in the same way, what is not asked where pods sleep whenever nobody calls.
+var awake = map[string]string{
+	"reopening container log": "it waits for what a program writes by itself, each second: a sleeper writes nothing until somebody calls",
+	"support attach":          "it writes to a sleeper's standard input, which wakes nobody",
+}
