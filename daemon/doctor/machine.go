@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// The kernels that count: the oldest that what is used of nft and of namespaces is known to work with, and the first with the fast path.
+// The kernels that count: one that nobody has tried an older one than, and the first with the fast path. What is needed is tried by network.
 const (
 	kernelLeast = "5.10"
 	kernelFast  = "6.6"
@@ -21,7 +21,7 @@ func kernel(_ context.Context, h *Host) Result {
 	case err != nil:
 		return untold(err)
 	case before(version, kernelLeast):
-		return problem("the gate's rules may not be possible", "take a kernel of "+kernelFast+" or later", "Linux %s, older than %s", version, kernelLeast)
+		return problem("nobody has tried one so old: sleeps and wakes may fail", "take a kernel of "+kernelFast+" or later", "Linux %s, older than %s", version, kernelLeast)
 	case before(version, kernelFast):
 		return warning("packets of awake workloads pass the pod's network stack: a fifth less throughput", "take a kernel of "+kernelFast+" or later",
 			"Linux %s has no fast path", version)

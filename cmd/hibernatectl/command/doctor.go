@@ -164,7 +164,8 @@ func download(ctx context.Context, address, path string) string {
 	if err != nil {
 		return err.Error()
 	}
-	response, err := http.DefaultClient.Do(request)
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}} // it asks this machine: no proxy is between
+	response, err := client.Do(request)
 	if err != nil {
 		return err.Error()
 	}
