@@ -98,40 +98,25 @@ func add(all []Double, of Place, between Beat) []Double {
 	return append(all, Double{First: between.At, Last: between.At, Between: between.Place, Of: of, Beats: 1})
 }
 
-// withoutLate takes out packets that were overtaken by later ones of their copy: they had not been heard, and their place goes on as if nothing were.
+// withoutLate takes out packets that later ones of their copy have overtaken, as what is kept until a gate opens: they come while that is heard, and had not been
+// heard.
 func withoutLate(beats []Beat) (kept []Beat, late int) {
-	heard := make(map[string]map[uint64]bool) // by nonce
+	type told struct {
+		nonce string
+		n     uint64
+	}
+	heard := make(map[told]bool)
 	var newest Beat
-	for i, b := range beats {
-		if heard[b.Nonce] == nil {
-			heard[b.Nonce] = make(map[uint64]bool)
-		}
-		before := heard[b.Nonce][b.N]
-		heard[b.Nonce][b.N] = true
-		if b.Nonce == newest.Nonce && b.N < newest.N && b.Place == newest.Place && !before && goesOn(beats[i+1:], newest) {
+	for _, b := range beats {
+		again := heard[told{b.Nonce, b.N}]
+		heard[told{b.Nonce, b.N}] = true
+		if b.Place == newest.Place && b.Nonce == newest.Nonce && b.N < newest.N && !again && b.At.Sub(newest.At) < together {
 			late++
 			continue
 		}
 		kept, newest = append(kept, b), b
 	}
 	return kept, late
-}
-
-// goesOn says whether the next beat of a place comes after its newest. Packets that are late together are few.
-func goesOn(after []Beat, newest Beat) bool {
-	few := 0
-	for _, b := range after {
-		if b.Place != newest.Place {
-			continue
-		}
-		if b.Nonce == newest.Nonce && b.N > newest.N {
-			return true
-		}
-		if few++; few == 3 {
-			return false
-		}
-	}
-	return few == 0
 }
 
 // withoutLastWords takes out what a thawed node said in its first moment, when another node had it already.

@@ -50,7 +50,7 @@ func TestVerdict(t *testing.T) {
 		"a late packet": {play: func(t *tape) {
 			t.run(placeA, "x", 1, 1)
 			t.run(placeA, "x", 3, 6)
-			t.wait(500 * time.Millisecond)
+			t.wait(210 * time.Millisecond)
 			t.run(placeA, "x", 2, 1)
 			t.wait(time.Second)
 			t.run(placeA, "x", 9, 10)

@@ -160,6 +160,8 @@ func TestUploadOf(t *testing.T) {
 		"it lacks":          {&daemonv1.Copies{DurableSequence: 3, LackingUnixMs: 1}, 3, nil, "it is being uploaded", false},
 		"tried again":       {&daemonv1.Copies{Error: "away"}, 3, nil, "away", false},
 		"not tried again":   {&daemonv1.Copies{Error: "fenced", Final: true}, 3, nil, "fenced", true},
+		"handed over":       {&daemonv1.Copies{LocalSequence: 3, DurableSequence: 2}, 3, nil, "", true},
+		"not seen yet":      {&daemonv1.Copies{LocalSequence: 2, DurableSequence: 2}, 3, nil, "it is being uploaded", false},
 		"no store":          {nil, 3, nil, "no store is configured", true},
 		"no daemon for now": {nil, 3, errNoDaemon, "hibernated is not running", false},
 	} {

@@ -15,7 +15,11 @@ const uploadLook = 300 * time.Millisecond
 
 // awaitUploads waits until the store has what sleeps, and notes what it won't have.
 func (d *drain) awaitUploads(ctx context.Context, all []*drained) {
-	sleepers := slices.DeleteFunc(slices.Clone(all), func(w *drained) bool { return w.Outcome != "slept" && w.Outcome != "asleep" })
+	sleepers := slices.DeleteFunc(slices.Clone(all), func(w *drained) bool { return !w.sleepsHere() })
+	was := make(map[*drained]string)
+	for _, w := range sleepers {
+		was[w] = w.Detail
+	}
 	for {
 		known, err := askDaemon(ctx, d.runDir, daemonClient.List, &daemonv1.ListRequest{})
 		at := make(map[node.Key]*daemonv1.Copies)
@@ -27,6 +31,7 @@ func (d *drain) awaitUploads(ctx context.Context, all []*drained) {
 			why, over := uploadOf(at[w.key()], w.sequence, err)
 			switch {
 			case over && why == "":
+				w.Detail = was[w]
 				continue
 			case !over:
 				waiting = append(waiting, w)
@@ -50,6 +55,11 @@ func (d *drain) awaitUploads(ctx context.Context, all []*drained) {
 	}
 }
 
+// sleepsHere is about what was put to sleep on this node, also where it was to be moved.
+func (w *drained) sleepsHere() bool {
+	return w.Outcome == "slept" || w.Outcome == "asleep" || w.Outcome == "not-moved"
+}
+
 // uploadOf says why the store has not got a sleeper's newest snapshot, empty when it has, and whether that is the end.
 func uploadOf(c *daemonv1.Copies, sequence uint64, noDaemon error) (why string, over bool) {
 	switch {
@@ -65,6 +75,8 @@ func uploadOf(c *daemonv1.Copies, sequence uint64, noDaemon error) (why string, 
 		return "", true
 	case c.GetError() != "":
 		return c.GetError(), false
+	case c.GetLocalSequence() >= max(sequence, 1) && c.GetLackingUnixMs() == 0: // it was handed over, and is another node's to upload
+		return "", true
 	}
 	return "it is being uploaded", false
 }
