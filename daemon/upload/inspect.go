@@ -272,6 +272,7 @@ const keepAll = 256
 func (u *Uploader) collect(ctx context.Context, l *lineage) {
 	u.mu.Lock()
 	name, keep := l.record.Name, u.keepLocked(l)
+	l.collectAt = time.Time{} // who asks from now on asks for another one
 	u.mu.Unlock()
 	tier, err := u.handle(name, keep)
 	var c durable.Collection
@@ -293,11 +294,9 @@ func (u *Uploader) collect(ctx context.Context, l *lineage) {
 		u.forgetLocked(l)
 		return
 	}
-	l.collectAt = time.Time{}
-	if !l.record.Destroyed.IsZero() {
-		l.collectAt = time.Now().Add(u.opts.Grace + time.Minute)
-	}
-	if err != nil && !errors.Is(err, durable.ErrNone) || len(c.Dropped)+len(c.Deleted) > 0 {
-		l.collectAt = time.Now().Add(u.opts.Grace + time.Minute) // what was only dropped is deleted by a later one
+	later := time.Now().Add(u.opts.Grace + time.Minute)
+	again := !l.record.Destroyed.IsZero() || err != nil && !errors.Is(err, durable.ErrNone) || len(c.Dropped)+len(c.Deleted) > 0 // what was only dropped is deleted then
+	if again && (l.collectAt.IsZero() || later.Before(l.collectAt)) {
+		l.collectAt = later
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/hibernate-runtime/hibernate/snapshot"
 	"github.com/hibernate-runtime/hibernate/snapshot/durable"
+	"github.com/hibernate-runtime/hibernate/snapshot/store/memstore"
 )
 
 // slept is a daemon whose workload web has slept so many times.
@@ -70,6 +71,25 @@ func TestPinned(t *testing.T) {
 	w.eventually("it goes", func() bool { return slices.Equal(w.sequences(name), []uint64{6, 5, 4}) })
 	_, _, err = d.Pin(t.Context(), name, 1, true)
 	wantError(t, err, durable.ErrNone, "no generation 1")
+}
+
+// TestCollectsAgain: what becomes garbage while garbage is collected is looked for by another collection.
+func TestCollectsAgain(t *testing.T) {
+	w, d, name := slept(t, 1)
+	w.eventually("nothing is to be collected", func() bool { return w.collects(d, name).After(time.Now()) || w.collects(d, name).IsZero() })
+	collections := make(chan int, 100)
+	n := 0
+	d.store.Before(func(op memstore.Op, of string) memstore.Fault {
+		if op == memstore.List && strings.HasPrefix(of, "data/"+name) {
+			if n++; n == 1 {
+				d.collectSoon(name)
+			}
+			collections <- n
+		}
+		return memstore.Fault{}
+	})
+	d.collectSoon(name)
+	w.eventually("it is looked for twice", func() bool { return len(collections) >= 2 })
 }
 
 // TestRemoveOne: the newest of a workload that is there goes by force only, and Copies tells what is left.
