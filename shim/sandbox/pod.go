@@ -50,6 +50,13 @@ func (c *Container) io() runsc.IO {
 // live says whether the container has not ended. The caller holds the workload's mutex.
 func (c *Container) live() bool { return c.state != lifecycle.Stopped && c.state != lifecycle.Deleted }
 
+// isLive is live for who doesn't hold w.mu.
+func (w *Workload) isLive(c *Container) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return c.live()
+}
+
 // members are the containers beside the root, in the order of their creation. The caller holds w.mu.
 func (w *Workload) members() []*Container {
 	if len(w.containers) == 0 {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"syscall"
 
 	"google.golang.org/protobuf/proto"
@@ -83,8 +84,9 @@ func (w *Workload) endAsleep(c *Container) bool {
 	ended := w.state == lifecycle.Ended
 	w.mu.Unlock()
 	switch {
-	case sleeps && c.member != nil: // the pod's other containers sleep on
+	case sleeps && c.member != nil: // the pod's other containers sleep on, and wake again unless they are stopped, too
 		w.memberEnded(c, 0, w.opts.Now())
+		w.setStopping(!slices.ContainsFunc(w.inside(), w.isLive))
 	case sleeps:
 		w.end(0, w.opts.Now(), true)
 	}
