@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -129,6 +130,37 @@ func TestReceivedIsNotReleased(t *testing.T) {
 	b.must(b.d.releaseNow(t.Context(), l))
 	if h := cb.storeHead(); h.Owner == nil || h.Owner.Node != "b" {
 		t.Errorf("it is given up: %+v", h)
+	}
+}
+
+// What came of an earlier claim, and was not given up with it, isn't what a later claim's node sleeps with, though it has the same number.
+func TestReceivedOfAnEarlierClaim(t *testing.T) {
+	var given atomic.Bool
+	a, b, c := wired(t, func(what string, _ bool) error {
+		if what == "yield" && !given.Load() {
+			return peer.ErrUnavailable
+		}
+		return nil
+	})
+	ca, cb, cc := a.container("ca", "db"), b.container("cb", "db"), c.container("cc", "db")
+	a.keepFromStore()
+	c.keepFromStore()
+	ca.wakes()
+	ca.falls(1, memory(5, 1))
+	if r, err := cb.claim(); !errors.Is(err, durable.ErrOwned) || cb.record().Received == nil {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	a.d.stop()
+	c.set(func() { c.dead["a"] = true })
+	cc.wakes()
+	cc.falls(1, memory(5, 9))
+	given.Store(true)
+	r, err := cb.claim()
+	if err != nil || r.Received == "" || r.From != "c" {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	if m := cb.takesIn(); m.Epoch != 2 {
+		t.Errorf("it goes on from epoch %d's", m.Epoch)
 	}
 }
 
