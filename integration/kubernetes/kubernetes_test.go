@@ -107,7 +107,7 @@ func testTraffic(t *testing.T, c *Cluster) {
 // Probes of each kind meet a sleeper, ten times: it is Ready throughout and not restarted.
 func testProbes(t *testing.T, c *Cluster) {
 	often := func(how object) object {
-		how["periodSeconds"] = 1
+		how["periodSeconds"], how["timeoutSeconds"] = 1, 10
 		return how
 	}
 	p := c.run(t, "probed", nil,

@@ -6,6 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"github.com/hibernate-runtime/hibernate/integration/harness"
 	"github.com/hibernate-runtime/hibernate/integration/known"
 )
@@ -103,6 +106,21 @@ func (c *Cluster) pod(t *testing.T, app string) *pod {
 // Follows says that the pod's server goes on from where another one's was.
 func (p *pod) Follows(o *pod) {
 	p.Server = known.Follow(p.t, o.Server, p.c.World, p.ID, p.Pod)
+}
+
+// Sleep puts the pod to sleep, again and again for as long as somebody uses it, as kubelet does with a probe.
+func (p *pod) Sleep() {
+	p.t.Helper()
+	eventually(p.t, "the pod falls asleep", func() bool {
+		done, err := p.c.Hibernate(detached(p.t), p.ID)
+		switch code := status.Code(err); {
+		case err == nil:
+			return done.GetOutcome() == "slept"
+		case code != codes.Aborted && (code != codes.FailedPrecondition || !strings.Contains(err.Error(), "[busy]") && !strings.Contains(err.Error(), "[exec]")):
+			p.t.Fatalf("hibernation: %v, %v", done, err)
+		}
+		return false
+	})
 }
 
 // tells is what kubectl says, which must not fail.
