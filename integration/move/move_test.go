@@ -260,3 +260,30 @@ func TestNobodyLeftToEndIt(t *testing.T) {
 	b.began(two, "cold-started", "node-a")
 	b.must(b.Kill(b.context(), two.ID, "KILL"))
 }
+
+// TestStoppedShim: a shim that is stopped ends nothing when the node's lease is over: the daemon kills its sandbox, before another node may take over.
+func TestStoppedShim(t *testing.T) {
+	storetest.Require(t)
+	a, b := pair(t, nil)
+	one := a.server("one")
+	one.Start(db(), mib)
+	now, err := a.Status(a.context(), one.ID)
+	a.must(err)
+	sandbox := handover.Record{Pid: int(now.GetSandboxPid())}
+	sandbox.StartTime, err = handover.StartTime(sandbox.Pid)
+	a.must(err)
+	shim := one.Shim()
+	a.must(syscall.Kill(shim, syscall.SIGSTOP))
+	defer func() { _ = syscall.Kill(shim, syscall.SIGCONT) }()
+	a.wire.Cut(true)
+	two := b.follows(one, "two")
+	b.must(two.Resume(db(), mib))
+	if sandbox.Alive() {
+		t.Error("both run")
+	}
+	b.began(two, "cold-started", "node-a")
+	a.must(syscall.Kill(shim, syscall.SIGCONT))
+	a.wire.Cut(false)
+	a.must(a.WaitTask(a.context(), one.ID, "STOPPED"))
+	b.must(b.Kill(b.context(), two.ID, "KILL"))
+}
