@@ -25,7 +25,7 @@ import (
 func TestContainers(t *testing.T) {
 	n := newNode(t, "pause")
 	for name, test := range map[string]func(*node){
-		"two": testTwo, "ends": testEnds, "ended-asleep": testEndedAsleep, "restart": testRestart, "volumes": testVolumes, "killed-shim": testKilledShim,
+		"two": testTwo, "ends": testEnds, "ended-asleep": testEndedAsleep, "restart": testRestart, "volumes": testVolumes, "identity": testIdentityOfTwo, "killed-shim": testKilledShim,
 	} {
 		t.Run(name, func(t *testing.T) { test(&node{n.World, t, n.config}) })
 	}
@@ -50,8 +50,13 @@ var elsewhere = []string{"/usr/bin/testserver", "-http", ":8081", "-echo", ":710
 
 func (n *node) two(name string) *podOf {
 	n.t.Helper()
+	return n.twoWith(name, nil)
+}
+
+func (n *node) twoWith(name string, annotations map[string]string) *podOf {
+	n.t.Helper()
 	p := &podOf{node: n}
-	p.id, p.config = n.pod(name)
+	p.id, p.config = n.annotated(name, annotations)
 	p.server = p.make("server", nil, nil)
 	p.sidecar = p.make("sidecar", elsewhere, nil)
 	p.crictl("start", p.server)
@@ -342,6 +347,29 @@ func testVolumes(n *node) {
 	p.hibernate(p.id)
 	if got := run(a, "cat /shared/file"); got != "written\nmore" {
 		p.t.Errorf("the shared file is %q", got)
+	}
+}
+
+// A pod with an identity is put to sleep by its stop; the next one of the identity has both servers go on where they were.
+func testIdentityOfTwo(n *node) {
+	annotations := map[string]string{"io.containerd.hibernate/identity": "both", "io.containerd.hibernate/on-stop": "hibernate"}
+	p := n.twoWith("identity", annotations)
+	one := p.counts(serverPort)
+	p.counts(sidecarPort)
+	other := p.counts(sidecarPort)
+	for _, c := range []string{p.server, p.sidecar} {
+		p.crictl("stop", "--timeout", "20", c)
+		if code := p.exited(c); code != 0 {
+			p.t.Errorf("a container that was put to sleep ended with %d", code)
+		}
+	}
+	p.stops(p.id)
+	next := n.twoWith("identity-next", annotations)
+	if got := next.counts(sidecarPort); got != other+1 {
+		n.t.Errorf("the sidecar counts %d, want %d", got, other+1)
+	}
+	if got := next.counts(serverPort); got != one+1 {
+		n.t.Errorf("the server counts %d, want %d", got, one+1)
 	}
 }
 

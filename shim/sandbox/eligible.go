@@ -99,13 +99,21 @@ func (w *Workload) sameContainer(t *transition, m snapshot.Manifest) error {
 	if err != nil {
 		return err
 	}
-	if digest != m.SpecDigest {
+	if digest != rootDigest(m) {
 		return fmt.Errorf("the container's specification changed: %v: %w", w.changedFields(m), runsc.ErrSpec)
 	}
 	if t.record.GetReason() != byStart && m.ID == w.opts.ID && m.Host.Node == w.nodeName() { // it was this very container
 		return nil
 	}
 	return w.sameImage(t.ctx, m)
+}
+
+// rootDigest is that of the root's specification: in a pod's manifest SpecDigest is over all containers.
+func rootDigest(m snapshot.Manifest) string {
+	if len(m.Containers) > 1 {
+		return m.Containers[0].SpecDigest
+	}
+	return m.SpecDigest
 }
 
 // roomFor refuses to start what the node has no memory for. A wake of what is here already is the daemon's to admit.

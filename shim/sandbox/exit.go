@@ -140,6 +140,7 @@ func (w *Workload) end(status uint32, at time.Time, keep bool) {
 	}
 	created := c.state == lifecycle.Created
 	keep = keep || created && w.state != lifecycle.Awake && w.export == nil // what an earlier shim left sleeps on
+	keep = keep || w.gathering != nil                                       // nothing of it has run yet
 	keep = keep || created && w.identity != ""                              // nobody asked whether it may run here
 	c.state, c.exit = next, Exit{Status: status, At: at}
 	starting, t := c.starting, w.transition

@@ -175,7 +175,7 @@ func firstLine(path string) string {
 
 // changedFields names what differs between the container's specification and the one of a snapshot.
 func (w *Workload) changedFields(m snapshot.Manifest) []string {
-	if len(m.Containers) != 1 {
+	if len(m.Containers) == 0 {
 		return []string{"containers"}
 	}
 	fields, err := snapshot.SpecDiff(m.Containers[0].Spec, w.spec)

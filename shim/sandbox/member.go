@@ -295,6 +295,9 @@ func (w *Workload) changeEnds() {
 
 // join adds the container to the sandbox, which is awake, and runs it.
 func (w *Workload) join(ctx context.Context, c *Container) error {
+	if placed, err := w.takePlace(ctx, c); placed || err != nil {
+		return err
+	}
 	release, err := w.holdChange(ctx, "start")
 	if err != nil {
 		return fmt.Errorf("start of %s: %w", c.member.name, err)

@@ -87,6 +87,9 @@ func (w *Workload) launchInit(ctx context.Context, asleep bool) error {
 	if err := w.importCheckpoint(ctx); err != nil {
 		return err
 	}
+	if w.export == nil && w.gather() {
+		return nil
+	}
 	_, err := w.Wake(ctx, byStart, "")
 	return err
 }
@@ -258,7 +261,7 @@ func (w *Workload) adoptSnapshot(ctx context.Context) error {
 	}
 	why := ""
 	switch m := s.Manifest(); {
-	case digest != m.SpecDigest:
+	case digest != rootDigest(m):
 		why = fmt.Sprintf("the container's specification changed: %v", w.changedFields(m))
 	case w.config.Restore == config.RestoreNever:
 		why = "restore is never"

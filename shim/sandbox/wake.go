@@ -64,6 +64,13 @@ func (w *Workload) Wake(ctx context.Context, why, id string) (*shimv1.Transition
 				w.mu.Unlock()
 				return nil, closed
 			}
+			if g := w.gathering; g != nil {
+				w.mu.Unlock()
+				if err := w.gathered(ctx, g); err != nil {
+					return nil, err
+				}
+				continue
+			}
 		case lifecycle.Blocked:
 			if why != ByRequest && why != byStart {
 				w.mu.Unlock()

@@ -90,6 +90,7 @@ type Workload struct {
 	since      time.Time
 	containers []*Container
 	joined     []*Container // members that are inside, in the order in which they joined
+	gathering  *gathering   // the members that a snapshot's restore waits for; nil else
 	changing   int          // members that are being started, or taken out
 	transition *transition
 	generation int // counts sandboxes: tells the exit of an earlier one apart
