@@ -14,9 +14,10 @@
 //	fence     tells other nodes that this one lives, shims until when that is known, and upload which others are dead
 //	pool      has templates' children be made ready, and removed
 //	pages     serves snapshots in the durable tier to shims and their sidecars
+//	events    the log of what became of transitions
 //	server    the API, metrics and health
 //
-// It keeps no state of its own: a daemon that is killed leaves the listeners, with the connections in their backlogs, to
+// Beside that log it keeps no state of its own: a daemon that is killed leaves the listeners, with the connections in their backlogs, to
 // the shims, and the next daemon learns everything from them.
 package daemon
 

@@ -36,7 +36,7 @@ func TestTransitionsAreToldOnce(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var log bytes.Buffer
-			e := newEvents(metrics.New("", func() metrics.Snapshot { return metrics.Snapshot{} }), slog.New(slog.NewTextHandler(&log, nil)))
+			e := newEvents(metrics.New("", func() metrics.Snapshot { return metrics.Snapshot{} }), slog.New(slog.NewTextHandler(&log, nil)), nil)
 			w := &node.Workload{Key: node.Key{Namespace: "default", ID: "redis"}}
 			for _, event := range test.events {
 				e.on(w, event)

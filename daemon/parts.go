@@ -3,7 +3,9 @@ package daemon
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -11,6 +13,7 @@ import (
 	"github.com/hibernate-runtime/hibernate/api/handover"
 	shimv1 "github.com/hibernate-runtime/hibernate/api/shim/v1"
 	"github.com/hibernate-runtime/hibernate/daemon/admission"
+	eventlog "github.com/hibernate-runtime/hibernate/daemon/events"
 	"github.com/hibernate-runtime/hibernate/daemon/expire"
 	"github.com/hibernate-runtime/hibernate/daemon/facts"
 	"github.com/hibernate-runtime/hibernate/daemon/fence"
@@ -53,6 +56,8 @@ type parts struct {
 	dataDir     string
 	minFreeDisk uint64
 	history     *history.Wakes
+	events      *eventlog.Log // nil: none is kept
+	closing     atomic.Bool   // the view closes: what leaves it stays where it is
 }
 
 // assemble builds the parts and opens the view: from here on shims are watched and sampled.
@@ -67,7 +72,8 @@ func assemble(opts Options) *parts {
 	if opts.Store != nil {
 		p.openStore(opts)
 	}
-	events := newEvents(p.metrics, opts.Log)
+	p.openEvents(opts)
+	events := newEvents(p.metrics, opts.Log, p.events)
 	p.keeper = keeper.New(keeper.Options{
 		Policy: opts.Policy, Concurrent: opts.Concurrent, Refused: p.metrics.Refused, Observed: p.metrics.Observed, RoomMade: p.metrics.RoomMade,
 		Frozen: p.keptAwake, AlarmAfter: opts.AlarmAfter, Log: opts.Log,
@@ -87,6 +93,9 @@ func assemble(opts Options) *parts {
 			p.slept(w, event)
 		},
 		OnGone: func(w *node.Workload) {
+			if !p.closing.Load() {
+				events.left(w)
+			}
 			events.forget(w)
 			p.history.Forget(w.Key)
 			p.admission.Gone(w.Key)
@@ -105,6 +114,9 @@ func assemble(opts Options) *parts {
 		p.registry.CarryOn = p.loose.add
 	}
 	p.api = server.API{View: p.view, Judge: p.keeper, Queue: p.admission, History: p.history, Build: opts.Version, Started: time.Now()}
+	if p.events != nil {
+		p.api.Log = p.events
+	}
 	if p.peers != nil {
 		p.api.Mover = p.peers.mover
 	}
@@ -119,6 +131,17 @@ func assemble(opts Options) *parts {
 	}
 	p.pages = pages.New(o)
 	return p
+}
+
+// openEvents opens the log of transitions. Without it all else goes on.
+func (p *parts) openEvents(opts Options) {
+	if opts.DataDir == "" {
+		return
+	}
+	var err error
+	if p.events, err = eventlog.Open(eventlog.Options{Dir: filepath.Join(opts.DataDir, ".events")}); err != nil {
+		opts.Log.Error("hibernatectl events has nothing to tell", "error", err)
+	}
 }
 
 // describe has the API tell of the node.
@@ -225,7 +248,11 @@ func (p *parts) keptAwake(key node.Key) string {
 
 // close ends what assemble began. Registrations have ended.
 func (p *parts) close() {
+	p.closing.Store(true)
 	p.view.Close()
+	if p.events != nil {
+		_ = p.events.Close()
+	}
 	p.proxies.Close()
 }
 

@@ -49,9 +49,10 @@ type API struct {
 	Judge   Judge
 	Queue   Queue
 	History History
-	Store   Store // nil: there is no durable tier
-	Mover   Mover // nil: nothing can be moved to other nodes
-	Facts   Facts // nil: nothing is known of the node
+	Log     EventLog // nil: no log of transitions is kept
+	Store   Store    // nil: there is no durable tier
+	Mover   Mover    // nil: nothing can be moved to other nodes
+	Facts   Facts    // nil: nothing is known of the node
 	Place   Place
 	Build   string // version of this build
 	Started time.Time

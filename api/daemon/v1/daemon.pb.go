@@ -594,6 +594,258 @@ func (x *WakesResponse) GetWakes() []*v1.Transition {
 	return nil
 }
 
+type EventsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	After         uint64                 `protobuf:"varint,1,opt,name=after,proto3" json:"after,omitempty"`                                  // sequence number; those after it
+	SinceUnixMs   int64                  `protobuf:"varint,2,opt,name=since_unix_ms,json=sinceUnixMs,proto3" json:"since_unix_ms,omitempty"` // those of then or later; 0: all
+	WaitMs        uint32                 `protobuf:"varint,3,opt,name=wait_ms,json=waitMs,proto3" json:"wait_ms,omitempty"`                  // how long to wait for one where there is none
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EventsRequest) Reset() {
+	*x = EventsRequest{}
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EventsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EventsRequest) ProtoMessage() {}
+
+func (x *EventsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EventsRequest.ProtoReflect.Descriptor instead.
+func (*EventsRequest) Descriptor() ([]byte, []int) {
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *EventsRequest) GetAfter() uint64 {
+	if x != nil {
+		return x.After
+	}
+	return 0
+}
+
+func (x *EventsRequest) GetSinceUnixMs() int64 {
+	if x != nil {
+		return x.SinceUnixMs
+	}
+	return 0
+}
+
+func (x *EventsRequest) GetWaitMs() uint32 {
+	if x != nil {
+		return x.WaitMs
+	}
+	return 0
+}
+
+type EventsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Events        []*LoggedEvent         `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"` // some; ask again after the last of them, until there is none
+	Last          uint64                 `protobuf:"varint,2,opt,name=last,proto3" json:"last,omitempty"`    // the cursor that goes on after these: that of the newest that was looked at
+	Log           string                 `protobuf:"bytes,3,opt,name=log,proto3" json:"log,omitempty"`       // random id of the log in which the numbers count
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EventsResponse) Reset() {
+	*x = EventsResponse{}
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EventsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EventsResponse) ProtoMessage() {}
+
+func (x *EventsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EventsResponse.ProtoReflect.Descriptor instead.
+func (*EventsResponse) Descriptor() ([]byte, []int) {
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *EventsResponse) GetEvents() []*LoggedEvent {
+	if x != nil {
+		return x.Events
+	}
+	return nil
+}
+
+func (x *EventsResponse) GetLast() uint64 {
+	if x != nil {
+		return x.Last
+	}
+	return 0
+}
+
+func (x *EventsResponse) GetLog() string {
+	if x != nil {
+		return x.Log
+	}
+	return ""
+}
+
+type LoggedEvent struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Seq           uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
+	TimeUnixMs    int64                  `protobuf:"varint,2,opt,name=time_unix_ms,json=timeUnixMs,proto3" json:"time_unix_ms,omitempty"` // when the transition ended, or what else is told was noticed
+	Namespace     string                 `protobuf:"bytes,3,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Id            string                 `protobuf:"bytes,4,opt,name=id,proto3" json:"id,omitempty"`
+	Identity      string                 `protobuf:"bytes,5,opt,name=identity,proto3" json:"identity,omitempty"`
+	What          string                 `protobuf:"bytes,6,opt,name=what,proto3" json:"what,omitempty"`             // slept, woken, cold, blocked, postponed, lost, refused, aborted, failed, fenced, ended, removed
+	Transition    string                 `protobuf:"bytes,7,opt,name=transition,proto3" json:"transition,omitempty"` // its id; empty of what is none
+	Reason        string                 `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`
+	Outcome       string                 `protobuf:"bytes,9,opt,name=outcome,proto3" json:"outcome,omitempty"`
+	Detail        string                 `protobuf:"bytes,10,opt,name=detail,proto3" json:"detail,omitempty"`
+	Ms            float64                `protobuf:"fixed64,11,opt,name=ms,proto3" json:"ms,omitempty"`
+	ImageBytes    uint64                 `protobuf:"varint,12,opt,name=image_bytes,json=imageBytes,proto3" json:"image_bytes,omitempty"` // of the checkpoint, when it slept
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LoggedEvent) Reset() {
+	*x = LoggedEvent{}
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LoggedEvent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LoggedEvent) ProtoMessage() {}
+
+func (x *LoggedEvent) ProtoReflect() protoreflect.Message {
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LoggedEvent.ProtoReflect.Descriptor instead.
+func (*LoggedEvent) Descriptor() ([]byte, []int) {
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *LoggedEvent) GetSeq() uint64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+func (x *LoggedEvent) GetTimeUnixMs() int64 {
+	if x != nil {
+		return x.TimeUnixMs
+	}
+	return 0
+}
+
+func (x *LoggedEvent) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *LoggedEvent) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *LoggedEvent) GetIdentity() string {
+	if x != nil {
+		return x.Identity
+	}
+	return ""
+}
+
+func (x *LoggedEvent) GetWhat() string {
+	if x != nil {
+		return x.What
+	}
+	return ""
+}
+
+func (x *LoggedEvent) GetTransition() string {
+	if x != nil {
+		return x.Transition
+	}
+	return ""
+}
+
+func (x *LoggedEvent) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *LoggedEvent) GetOutcome() string {
+	if x != nil {
+		return x.Outcome
+	}
+	return ""
+}
+
+func (x *LoggedEvent) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
+func (x *LoggedEvent) GetMs() float64 {
+	if x != nil {
+		return x.Ms
+	}
+	return 0
+}
+
+func (x *LoggedEvent) GetImageBytes() uint64 {
+	if x != nil {
+		return x.ImageBytes
+	}
+	return 0
+}
+
 type NodeRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -602,7 +854,7 @@ type NodeRequest struct {
 
 func (x *NodeRequest) Reset() {
 	*x = NodeRequest{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[9]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -614,7 +866,7 @@ func (x *NodeRequest) String() string {
 func (*NodeRequest) ProtoMessage() {}
 
 func (x *NodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[9]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -627,7 +879,7 @@ func (x *NodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeRequest.ProtoReflect.Descriptor instead.
 func (*NodeRequest) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{9}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{12}
 }
 
 type NodeResponse struct {
@@ -643,7 +895,7 @@ type NodeResponse struct {
 
 func (x *NodeResponse) Reset() {
 	*x = NodeResponse{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[10]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -655,7 +907,7 @@ func (x *NodeResponse) String() string {
 func (*NodeResponse) ProtoMessage() {}
 
 func (x *NodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[10]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -668,7 +920,7 @@ func (x *NodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeResponse.ProtoReflect.Descriptor instead.
 func (*NodeResponse) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{10}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *NodeResponse) GetName() string {
@@ -721,7 +973,7 @@ type Runsc struct {
 
 func (x *Runsc) Reset() {
 	*x = Runsc{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[11]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -733,7 +985,7 @@ func (x *Runsc) String() string {
 func (*Runsc) ProtoMessage() {}
 
 func (x *Runsc) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[11]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -746,7 +998,7 @@ func (x *Runsc) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Runsc.ProtoReflect.Descriptor instead.
 func (*Runsc) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{11}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Runsc) GetVersion() string {
@@ -799,7 +1051,7 @@ type VersionRequest struct {
 
 func (x *VersionRequest) Reset() {
 	*x = VersionRequest{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[12]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -811,7 +1063,7 @@ func (x *VersionRequest) String() string {
 func (*VersionRequest) ProtoMessage() {}
 
 func (x *VersionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[12]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -824,7 +1076,7 @@ func (x *VersionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionRequest.ProtoReflect.Descriptor instead.
 func (*VersionRequest) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{12}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{15}
 }
 
 type VersionResponse struct {
@@ -839,7 +1091,7 @@ type VersionResponse struct {
 
 func (x *VersionResponse) Reset() {
 	*x = VersionResponse{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[13]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -851,7 +1103,7 @@ func (x *VersionResponse) String() string {
 func (*VersionResponse) ProtoMessage() {}
 
 func (x *VersionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[13]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -864,7 +1116,7 @@ func (x *VersionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionResponse.ProtoReflect.Descriptor instead.
 func (*VersionResponse) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{13}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *VersionResponse) GetVersion() string {
@@ -905,7 +1157,7 @@ type StoreCondition struct {
 
 func (x *StoreCondition) Reset() {
 	*x = StoreCondition{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[14]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -917,7 +1169,7 @@ func (x *StoreCondition) String() string {
 func (*StoreCondition) ProtoMessage() {}
 
 func (x *StoreCondition) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[14]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -930,7 +1182,7 @@ func (x *StoreCondition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreCondition.ProtoReflect.Descriptor instead.
 func (*StoreCondition) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{14}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *StoreCondition) GetUrl() string {
@@ -999,7 +1251,7 @@ type SnapshotsRequest struct {
 
 func (x *SnapshotsRequest) Reset() {
 	*x = SnapshotsRequest{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[15]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1011,7 +1263,7 @@ func (x *SnapshotsRequest) String() string {
 func (*SnapshotsRequest) ProtoMessage() {}
 
 func (x *SnapshotsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[15]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1024,7 +1276,7 @@ func (x *SnapshotsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotsRequest.ProtoReflect.Descriptor instead.
 func (*SnapshotsRequest) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{15}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *SnapshotsRequest) GetName() string {
@@ -1059,7 +1311,7 @@ type Lineage struct {
 
 func (x *Lineage) Reset() {
 	*x = Lineage{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[16]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1071,7 +1323,7 @@ func (x *Lineage) String() string {
 func (*Lineage) ProtoMessage() {}
 
 func (x *Lineage) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[16]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1084,7 +1336,7 @@ func (x *Lineage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lineage.ProtoReflect.Descriptor instead.
 func (*Lineage) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{16}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Lineage) GetName() string {
@@ -1208,7 +1460,7 @@ type Generation struct {
 
 func (x *Generation) Reset() {
 	*x = Generation{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[17]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1220,7 +1472,7 @@ func (x *Generation) String() string {
 func (*Generation) ProtoMessage() {}
 
 func (x *Generation) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[17]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1233,7 +1485,7 @@ func (x *Generation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Generation.ProtoReflect.Descriptor instead.
 func (*Generation) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{17}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Generation) GetSequence() uint64 {
@@ -1302,7 +1554,7 @@ type VerifySnapshotRequest struct {
 
 func (x *VerifySnapshotRequest) Reset() {
 	*x = VerifySnapshotRequest{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[18]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1314,7 +1566,7 @@ func (x *VerifySnapshotRequest) String() string {
 func (*VerifySnapshotRequest) ProtoMessage() {}
 
 func (x *VerifySnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[18]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1327,7 +1579,7 @@ func (x *VerifySnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifySnapshotRequest.ProtoReflect.Descriptor instead.
 func (*VerifySnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{18}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *VerifySnapshotRequest) GetName() string {
@@ -1357,7 +1609,7 @@ type VerifySnapshotResponse struct {
 
 func (x *VerifySnapshotResponse) Reset() {
 	*x = VerifySnapshotResponse{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[19]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1369,7 +1621,7 @@ func (x *VerifySnapshotResponse) String() string {
 func (*VerifySnapshotResponse) ProtoMessage() {}
 
 func (x *VerifySnapshotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[19]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1382,7 +1634,7 @@ func (x *VerifySnapshotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifySnapshotResponse.ProtoReflect.Descriptor instead.
 func (*VerifySnapshotResponse) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{19}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *VerifySnapshotResponse) GetName() string {
@@ -1423,7 +1675,7 @@ type CollectSnapshotsRequest struct {
 
 func (x *CollectSnapshotsRequest) Reset() {
 	*x = CollectSnapshotsRequest{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[20]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1435,7 +1687,7 @@ func (x *CollectSnapshotsRequest) String() string {
 func (*CollectSnapshotsRequest) ProtoMessage() {}
 
 func (x *CollectSnapshotsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[20]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1448,7 +1700,7 @@ func (x *CollectSnapshotsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CollectSnapshotsRequest.ProtoReflect.Descriptor instead.
 func (*CollectSnapshotsRequest) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{20}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *CollectSnapshotsRequest) GetName() string {
@@ -1483,7 +1735,7 @@ type Collection struct {
 
 func (x *Collection) Reset() {
 	*x = Collection{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[21]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1495,7 +1747,7 @@ func (x *Collection) String() string {
 func (*Collection) ProtoMessage() {}
 
 func (x *Collection) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[21]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1508,7 +1760,7 @@ func (x *Collection) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Collection.ProtoReflect.Descriptor instead.
 func (*Collection) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{21}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Collection) GetName() string {
@@ -1585,7 +1837,7 @@ type Garbage struct {
 
 func (x *Garbage) Reset() {
 	*x = Garbage{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[22]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1597,7 +1849,7 @@ func (x *Garbage) String() string {
 func (*Garbage) ProtoMessage() {}
 
 func (x *Garbage) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[22]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1610,7 +1862,7 @@ func (x *Garbage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Garbage.ProtoReflect.Descriptor instead.
 func (*Garbage) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{22}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Garbage) GetName() string {
@@ -1644,7 +1896,7 @@ type ShowSnapshotRequest struct {
 
 func (x *ShowSnapshotRequest) Reset() {
 	*x = ShowSnapshotRequest{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[23]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1656,7 +1908,7 @@ func (x *ShowSnapshotRequest) String() string {
 func (*ShowSnapshotRequest) ProtoMessage() {}
 
 func (x *ShowSnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[23]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1669,7 +1921,7 @@ func (x *ShowSnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShowSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*ShowSnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{23}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ShowSnapshotRequest) GetName() string {
@@ -1702,7 +1954,7 @@ type ShowSnapshotResponse struct {
 
 func (x *ShowSnapshotResponse) Reset() {
 	*x = ShowSnapshotResponse{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[24]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1714,7 +1966,7 @@ func (x *ShowSnapshotResponse) String() string {
 func (*ShowSnapshotResponse) ProtoMessage() {}
 
 func (x *ShowSnapshotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[24]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1727,7 +1979,7 @@ func (x *ShowSnapshotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShowSnapshotResponse.ProtoReflect.Descriptor instead.
 func (*ShowSnapshotResponse) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{24}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ShowSnapshotResponse) GetLineage() *Lineage {
@@ -1797,7 +2049,7 @@ type SnapshotContainer struct {
 
 func (x *SnapshotContainer) Reset() {
 	*x = SnapshotContainer{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[25]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1809,7 +2061,7 @@ func (x *SnapshotContainer) String() string {
 func (*SnapshotContainer) ProtoMessage() {}
 
 func (x *SnapshotContainer) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[25]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1822,7 +2074,7 @@ func (x *SnapshotContainer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotContainer.ProtoReflect.Descriptor instead.
 func (*SnapshotContainer) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{25}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *SnapshotContainer) GetId() string {
@@ -1856,7 +2108,7 @@ type SnapshotFile struct {
 
 func (x *SnapshotFile) Reset() {
 	*x = SnapshotFile{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[26]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1868,7 +2120,7 @@ func (x *SnapshotFile) String() string {
 func (*SnapshotFile) ProtoMessage() {}
 
 func (x *SnapshotFile) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[26]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1881,7 +2133,7 @@ func (x *SnapshotFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotFile.ProtoReflect.Descriptor instead.
 func (*SnapshotFile) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{26}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *SnapshotFile) GetName() string {
@@ -1909,7 +2161,7 @@ type PinSnapshotRequest struct {
 
 func (x *PinSnapshotRequest) Reset() {
 	*x = PinSnapshotRequest{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[27]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1921,7 +2173,7 @@ func (x *PinSnapshotRequest) String() string {
 func (*PinSnapshotRequest) ProtoMessage() {}
 
 func (x *PinSnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[27]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1934,7 +2186,7 @@ func (x *PinSnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*PinSnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{27}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *PinSnapshotRequest) GetName() string {
@@ -1968,7 +2220,7 @@ type PinSnapshotResponse struct {
 
 func (x *PinSnapshotResponse) Reset() {
 	*x = PinSnapshotResponse{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[28]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1980,7 +2232,7 @@ func (x *PinSnapshotResponse) String() string {
 func (*PinSnapshotResponse) ProtoMessage() {}
 
 func (x *PinSnapshotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[28]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1993,7 +2245,7 @@ func (x *PinSnapshotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinSnapshotResponse.ProtoReflect.Descriptor instead.
 func (*PinSnapshotResponse) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{28}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *PinSnapshotResponse) GetName() string {
@@ -2021,7 +2273,7 @@ type RemoveSnapshotRequest struct {
 
 func (x *RemoveSnapshotRequest) Reset() {
 	*x = RemoveSnapshotRequest{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[29]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2033,7 +2285,7 @@ func (x *RemoveSnapshotRequest) String() string {
 func (*RemoveSnapshotRequest) ProtoMessage() {}
 
 func (x *RemoveSnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[29]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2046,7 +2298,7 @@ func (x *RemoveSnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*RemoveSnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{29}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *RemoveSnapshotRequest) GetName() string {
@@ -2081,7 +2333,7 @@ type RemoveSnapshotResponse struct {
 
 func (x *RemoveSnapshotResponse) Reset() {
 	*x = RemoveSnapshotResponse{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[30]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2093,7 +2345,7 @@ func (x *RemoveSnapshotResponse) String() string {
 func (*RemoveSnapshotResponse) ProtoMessage() {}
 
 func (x *RemoveSnapshotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[30]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2106,7 +2358,7 @@ func (x *RemoveSnapshotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveSnapshotResponse.ProtoReflect.Descriptor instead.
 func (*RemoveSnapshotResponse) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{30}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *RemoveSnapshotResponse) GetName() string {
@@ -2143,7 +2395,7 @@ type ExportSnapshotRequest struct {
 
 func (x *ExportSnapshotRequest) Reset() {
 	*x = ExportSnapshotRequest{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[31]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2155,7 +2407,7 @@ func (x *ExportSnapshotRequest) String() string {
 func (*ExportSnapshotRequest) ProtoMessage() {}
 
 func (x *ExportSnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[31]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2168,7 +2420,7 @@ func (x *ExportSnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*ExportSnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{31}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ExportSnapshotRequest) GetName() string {
@@ -2209,7 +2461,7 @@ type ImportSnapshotRequest struct {
 
 func (x *ImportSnapshotRequest) Reset() {
 	*x = ImportSnapshotRequest{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[32]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2221,7 +2473,7 @@ func (x *ImportSnapshotRequest) String() string {
 func (*ImportSnapshotRequest) ProtoMessage() {}
 
 func (x *ImportSnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[32]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2234,7 +2486,7 @@ func (x *ImportSnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*ImportSnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{32}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ImportSnapshotRequest) GetName() string {
@@ -2266,7 +2518,7 @@ type SnapshotProgress struct {
 
 func (x *SnapshotProgress) Reset() {
 	*x = SnapshotProgress{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[33]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2278,7 +2530,7 @@ func (x *SnapshotProgress) String() string {
 func (*SnapshotProgress) ProtoMessage() {}
 
 func (x *SnapshotProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[33]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2291,7 +2543,7 @@ func (x *SnapshotProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotProgress.ProtoReflect.Descriptor instead.
 func (*SnapshotProgress) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{33}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *SnapshotProgress) GetName() string {
@@ -2341,7 +2593,7 @@ type MoveRequest struct {
 
 func (x *MoveRequest) Reset() {
 	*x = MoveRequest{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[34]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2353,7 +2605,7 @@ func (x *MoveRequest) String() string {
 func (*MoveRequest) ProtoMessage() {}
 
 func (x *MoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[34]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2366,7 +2618,7 @@ func (x *MoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveRequest.ProtoReflect.Descriptor instead.
 func (*MoveRequest) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{34}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *MoveRequest) GetNamespace() string {
@@ -2411,7 +2663,7 @@ type MoveResponse struct {
 
 func (x *MoveResponse) Reset() {
 	*x = MoveResponse{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[35]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2423,7 +2675,7 @@ func (x *MoveResponse) String() string {
 func (*MoveResponse) ProtoMessage() {}
 
 func (x *MoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[35]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2436,7 +2688,7 @@ func (x *MoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveResponse.ProtoReflect.Descriptor instead.
 func (*MoveResponse) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{35}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *MoveResponse) GetStep() string {
@@ -2480,7 +2732,7 @@ type Moved struct {
 
 func (x *Moved) Reset() {
 	*x = Moved{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[36]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2492,7 +2744,7 @@ func (x *Moved) String() string {
 func (*Moved) ProtoMessage() {}
 
 func (x *Moved) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[36]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2505,7 +2757,7 @@ func (x *Moved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Moved.ProtoReflect.Descriptor instead.
 func (*Moved) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{36}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Moved) GetNode() string {
@@ -2553,7 +2805,7 @@ type RewrapSnapshotsRequest struct {
 
 func (x *RewrapSnapshotsRequest) Reset() {
 	*x = RewrapSnapshotsRequest{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[37]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2565,7 +2817,7 @@ func (x *RewrapSnapshotsRequest) String() string {
 func (*RewrapSnapshotsRequest) ProtoMessage() {}
 
 func (x *RewrapSnapshotsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[37]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2578,7 +2830,7 @@ func (x *RewrapSnapshotsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RewrapSnapshotsRequest.ProtoReflect.Descriptor instead.
 func (*RewrapSnapshotsRequest) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{37}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *RewrapSnapshotsRequest) GetName() string {
@@ -2610,7 +2862,7 @@ type Rewrapped struct {
 
 func (x *Rewrapped) Reset() {
 	*x = Rewrapped{}
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[38]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2622,7 +2874,7 @@ func (x *Rewrapped) String() string {
 func (*Rewrapped) ProtoMessage() {}
 
 func (x *Rewrapped) ProtoReflect() protoreflect.Message {
-	mi := &file_api_daemon_v1_daemon_proto_msgTypes[38]
+	mi := &file_api_daemon_v1_daemon_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2635,7 +2887,7 @@ func (x *Rewrapped) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rewrapped.ProtoReflect.Descriptor instead.
 func (*Rewrapped) Descriptor() ([]byte, []int) {
-	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{38}
+	return file_api_daemon_v1_daemon_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Rewrapped) GetName() string {
@@ -2736,7 +2988,33 @@ const file_api_daemon_v1_daemon_proto_rawDesc = "" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\"D\n" +
 	"\rWakesResponse\x123\n" +
-	"\x05wakes\x18\x01 \x03(\v2\x1d.hibernate.shim.v1.TransitionR\x05wakes\"\r\n" +
+	"\x05wakes\x18\x01 \x03(\v2\x1d.hibernate.shim.v1.TransitionR\x05wakes\"b\n" +
+	"\rEventsRequest\x12\x14\n" +
+	"\x05after\x18\x01 \x01(\x04R\x05after\x12\"\n" +
+	"\rsince_unix_ms\x18\x02 \x01(\x03R\vsinceUnixMs\x12\x17\n" +
+	"\await_ms\x18\x03 \x01(\rR\x06waitMs\"p\n" +
+	"\x0eEventsResponse\x128\n" +
+	"\x06events\x18\x01 \x03(\v2 .hibernate.daemon.v1.LoggedEventR\x06events\x12\x12\n" +
+	"\x04last\x18\x02 \x01(\x04R\x04last\x12\x10\n" +
+	"\x03log\x18\x03 \x01(\tR\x03log\"\xba\x02\n" +
+	"\vLoggedEvent\x12\x10\n" +
+	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12 \n" +
+	"\ftime_unix_ms\x18\x02 \x01(\x03R\n" +
+	"timeUnixMs\x12\x1c\n" +
+	"\tnamespace\x18\x03 \x01(\tR\tnamespace\x12\x0e\n" +
+	"\x02id\x18\x04 \x01(\tR\x02id\x12\x1a\n" +
+	"\bidentity\x18\x05 \x01(\tR\bidentity\x12\x12\n" +
+	"\x04what\x18\x06 \x01(\tR\x04what\x12\x1e\n" +
+	"\n" +
+	"transition\x18\a \x01(\tR\n" +
+	"transition\x12\x16\n" +
+	"\x06reason\x18\b \x01(\tR\x06reason\x12\x18\n" +
+	"\aoutcome\x18\t \x01(\tR\aoutcome\x12\x16\n" +
+	"\x06detail\x18\n" +
+	" \x01(\tR\x06detail\x12\x0e\n" +
+	"\x02ms\x18\v \x01(\x01R\x02ms\x12\x1f\n" +
+	"\vimage_bytes\x18\f \x01(\x04R\n" +
+	"imageBytes\"\r\n" +
 	"\vNodeRequest\"\x87\x02\n" +
 	"\fNodeResponse\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12B\n" +
@@ -2916,12 +3194,12 @@ const file_api_daemon_v1_daemon_proto_rawDesc = "" +
 	"\aalready\x18\x04 \x01(\bR\aalready\x12\x14\n" +
 	"\x05error\x18\x05 \x01(\tR\x05error\x12\x12\n" +
 	"\x04left\x18\x06 \x01(\rR\x04left\x12\x10\n" +
-	"\x03end\x18\a \x01(\bR\x03end2\xf8\n" +
-	"\n" +
+	"\x03end\x18\a \x01(\bR\x03end2\xcb\v\n" +
 	"\x06Daemon\x12K\n" +
 	"\x04List\x12 .hibernate.daemon.v1.ListRequest\x1a!.hibernate.daemon.v1.ListResponse\x12W\n" +
 	"\bWhyAwake\x12$.hibernate.daemon.v1.WhyAwakeRequest\x1a%.hibernate.daemon.v1.WhyAwakeResponse\x12N\n" +
-	"\x05Wakes\x12!.hibernate.daemon.v1.WakesRequest\x1a\".hibernate.daemon.v1.WakesResponse\x12T\n" +
+	"\x05Wakes\x12!.hibernate.daemon.v1.WakesRequest\x1a\".hibernate.daemon.v1.WakesResponse\x12Q\n" +
+	"\x06Events\x12\".hibernate.daemon.v1.EventsRequest\x1a#.hibernate.daemon.v1.EventsResponse\x12T\n" +
 	"\aVersion\x12#.hibernate.daemon.v1.VersionRequest\x1a$.hibernate.daemon.v1.VersionResponse\x12K\n" +
 	"\x04Node\x12 .hibernate.daemon.v1.NodeRequest\x1a!.hibernate.daemon.v1.NodeResponse\x12R\n" +
 	"\tSnapshots\x12%.hibernate.daemon.v1.SnapshotsRequest\x1a\x1c.hibernate.daemon.v1.Lineage0\x01\x12k\n" +
@@ -2947,7 +3225,7 @@ func file_api_daemon_v1_daemon_proto_rawDescGZIP() []byte {
 	return file_api_daemon_v1_daemon_proto_rawDescData
 }
 
-var file_api_daemon_v1_daemon_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
+var file_api_daemon_v1_daemon_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
 var file_api_daemon_v1_daemon_proto_goTypes = []any{
 	(*ListRequest)(nil),             // 0: hibernate.daemon.v1.ListRequest
 	(*ListResponse)(nil),            // 1: hibernate.daemon.v1.ListResponse
@@ -2958,98 +3236,104 @@ var file_api_daemon_v1_daemon_proto_goTypes = []any{
 	(*WhyAwakeResponse)(nil),        // 6: hibernate.daemon.v1.WhyAwakeResponse
 	(*WakesRequest)(nil),            // 7: hibernate.daemon.v1.WakesRequest
 	(*WakesResponse)(nil),           // 8: hibernate.daemon.v1.WakesResponse
-	(*NodeRequest)(nil),             // 9: hibernate.daemon.v1.NodeRequest
-	(*NodeResponse)(nil),            // 10: hibernate.daemon.v1.NodeResponse
-	(*Runsc)(nil),                   // 11: hibernate.daemon.v1.Runsc
-	(*VersionRequest)(nil),          // 12: hibernate.daemon.v1.VersionRequest
-	(*VersionResponse)(nil),         // 13: hibernate.daemon.v1.VersionResponse
-	(*StoreCondition)(nil),          // 14: hibernate.daemon.v1.StoreCondition
-	(*SnapshotsRequest)(nil),        // 15: hibernate.daemon.v1.SnapshotsRequest
-	(*Lineage)(nil),                 // 16: hibernate.daemon.v1.Lineage
-	(*Generation)(nil),              // 17: hibernate.daemon.v1.Generation
-	(*VerifySnapshotRequest)(nil),   // 18: hibernate.daemon.v1.VerifySnapshotRequest
-	(*VerifySnapshotResponse)(nil),  // 19: hibernate.daemon.v1.VerifySnapshotResponse
-	(*CollectSnapshotsRequest)(nil), // 20: hibernate.daemon.v1.CollectSnapshotsRequest
-	(*Collection)(nil),              // 21: hibernate.daemon.v1.Collection
-	(*Garbage)(nil),                 // 22: hibernate.daemon.v1.Garbage
-	(*ShowSnapshotRequest)(nil),     // 23: hibernate.daemon.v1.ShowSnapshotRequest
-	(*ShowSnapshotResponse)(nil),    // 24: hibernate.daemon.v1.ShowSnapshotResponse
-	(*SnapshotContainer)(nil),       // 25: hibernate.daemon.v1.SnapshotContainer
-	(*SnapshotFile)(nil),            // 26: hibernate.daemon.v1.SnapshotFile
-	(*PinSnapshotRequest)(nil),      // 27: hibernate.daemon.v1.PinSnapshotRequest
-	(*PinSnapshotResponse)(nil),     // 28: hibernate.daemon.v1.PinSnapshotResponse
-	(*RemoveSnapshotRequest)(nil),   // 29: hibernate.daemon.v1.RemoveSnapshotRequest
-	(*RemoveSnapshotResponse)(nil),  // 30: hibernate.daemon.v1.RemoveSnapshotResponse
-	(*ExportSnapshotRequest)(nil),   // 31: hibernate.daemon.v1.ExportSnapshotRequest
-	(*ImportSnapshotRequest)(nil),   // 32: hibernate.daemon.v1.ImportSnapshotRequest
-	(*SnapshotProgress)(nil),        // 33: hibernate.daemon.v1.SnapshotProgress
-	(*MoveRequest)(nil),             // 34: hibernate.daemon.v1.MoveRequest
-	(*MoveResponse)(nil),            // 35: hibernate.daemon.v1.MoveResponse
-	(*Moved)(nil),                   // 36: hibernate.daemon.v1.Moved
-	(*RewrapSnapshotsRequest)(nil),  // 37: hibernate.daemon.v1.RewrapSnapshotsRequest
-	(*Rewrapped)(nil),               // 38: hibernate.daemon.v1.Rewrapped
-	nil,                             // 39: hibernate.daemon.v1.NodeResponse.FactsEntry
-	(*v1.StatusResponse)(nil),       // 40: hibernate.shim.v1.StatusResponse
-	(*v1.Reason)(nil),               // 41: hibernate.shim.v1.Reason
-	(*v1.Transition)(nil),           // 42: hibernate.shim.v1.Transition
+	(*EventsRequest)(nil),           // 9: hibernate.daemon.v1.EventsRequest
+	(*EventsResponse)(nil),          // 10: hibernate.daemon.v1.EventsResponse
+	(*LoggedEvent)(nil),             // 11: hibernate.daemon.v1.LoggedEvent
+	(*NodeRequest)(nil),             // 12: hibernate.daemon.v1.NodeRequest
+	(*NodeResponse)(nil),            // 13: hibernate.daemon.v1.NodeResponse
+	(*Runsc)(nil),                   // 14: hibernate.daemon.v1.Runsc
+	(*VersionRequest)(nil),          // 15: hibernate.daemon.v1.VersionRequest
+	(*VersionResponse)(nil),         // 16: hibernate.daemon.v1.VersionResponse
+	(*StoreCondition)(nil),          // 17: hibernate.daemon.v1.StoreCondition
+	(*SnapshotsRequest)(nil),        // 18: hibernate.daemon.v1.SnapshotsRequest
+	(*Lineage)(nil),                 // 19: hibernate.daemon.v1.Lineage
+	(*Generation)(nil),              // 20: hibernate.daemon.v1.Generation
+	(*VerifySnapshotRequest)(nil),   // 21: hibernate.daemon.v1.VerifySnapshotRequest
+	(*VerifySnapshotResponse)(nil),  // 22: hibernate.daemon.v1.VerifySnapshotResponse
+	(*CollectSnapshotsRequest)(nil), // 23: hibernate.daemon.v1.CollectSnapshotsRequest
+	(*Collection)(nil),              // 24: hibernate.daemon.v1.Collection
+	(*Garbage)(nil),                 // 25: hibernate.daemon.v1.Garbage
+	(*ShowSnapshotRequest)(nil),     // 26: hibernate.daemon.v1.ShowSnapshotRequest
+	(*ShowSnapshotResponse)(nil),    // 27: hibernate.daemon.v1.ShowSnapshotResponse
+	(*SnapshotContainer)(nil),       // 28: hibernate.daemon.v1.SnapshotContainer
+	(*SnapshotFile)(nil),            // 29: hibernate.daemon.v1.SnapshotFile
+	(*PinSnapshotRequest)(nil),      // 30: hibernate.daemon.v1.PinSnapshotRequest
+	(*PinSnapshotResponse)(nil),     // 31: hibernate.daemon.v1.PinSnapshotResponse
+	(*RemoveSnapshotRequest)(nil),   // 32: hibernate.daemon.v1.RemoveSnapshotRequest
+	(*RemoveSnapshotResponse)(nil),  // 33: hibernate.daemon.v1.RemoveSnapshotResponse
+	(*ExportSnapshotRequest)(nil),   // 34: hibernate.daemon.v1.ExportSnapshotRequest
+	(*ImportSnapshotRequest)(nil),   // 35: hibernate.daemon.v1.ImportSnapshotRequest
+	(*SnapshotProgress)(nil),        // 36: hibernate.daemon.v1.SnapshotProgress
+	(*MoveRequest)(nil),             // 37: hibernate.daemon.v1.MoveRequest
+	(*MoveResponse)(nil),            // 38: hibernate.daemon.v1.MoveResponse
+	(*Moved)(nil),                   // 39: hibernate.daemon.v1.Moved
+	(*RewrapSnapshotsRequest)(nil),  // 40: hibernate.daemon.v1.RewrapSnapshotsRequest
+	(*Rewrapped)(nil),               // 41: hibernate.daemon.v1.Rewrapped
+	nil,                             // 42: hibernate.daemon.v1.NodeResponse.FactsEntry
+	(*v1.StatusResponse)(nil),       // 43: hibernate.shim.v1.StatusResponse
+	(*v1.Reason)(nil),               // 44: hibernate.shim.v1.Reason
+	(*v1.Transition)(nil),           // 45: hibernate.shim.v1.Transition
 }
 var file_api_daemon_v1_daemon_proto_depIdxs = []int32{
 	2,  // 0: hibernate.daemon.v1.ListResponse.workloads:type_name -> hibernate.daemon.v1.Workload
-	40, // 1: hibernate.daemon.v1.Workload.status:type_name -> hibernate.shim.v1.StatusResponse
+	43, // 1: hibernate.daemon.v1.Workload.status:type_name -> hibernate.shim.v1.StatusResponse
 	4,  // 2: hibernate.daemon.v1.Workload.idle:type_name -> hibernate.daemon.v1.Idle
 	3,  // 3: hibernate.daemon.v1.Workload.copies:type_name -> hibernate.daemon.v1.Copies
-	41, // 4: hibernate.daemon.v1.WhyAwakeResponse.reasons:type_name -> hibernate.shim.v1.Reason
+	44, // 4: hibernate.daemon.v1.WhyAwakeResponse.reasons:type_name -> hibernate.shim.v1.Reason
 	4,  // 5: hibernate.daemon.v1.WhyAwakeResponse.idle:type_name -> hibernate.daemon.v1.Idle
-	42, // 6: hibernate.daemon.v1.WakesResponse.wakes:type_name -> hibernate.shim.v1.Transition
-	39, // 7: hibernate.daemon.v1.NodeResponse.facts:type_name -> hibernate.daemon.v1.NodeResponse.FactsEntry
-	11, // 8: hibernate.daemon.v1.NodeResponse.runscs:type_name -> hibernate.daemon.v1.Runsc
-	14, // 9: hibernate.daemon.v1.VersionResponse.store:type_name -> hibernate.daemon.v1.StoreCondition
-	3,  // 10: hibernate.daemon.v1.Lineage.copies:type_name -> hibernate.daemon.v1.Copies
-	17, // 11: hibernate.daemon.v1.Lineage.generations:type_name -> hibernate.daemon.v1.Generation
-	17, // 12: hibernate.daemon.v1.VerifySnapshotResponse.verified:type_name -> hibernate.daemon.v1.Generation
-	22, // 13: hibernate.daemon.v1.Collection.deleted:type_name -> hibernate.daemon.v1.Garbage
-	16, // 14: hibernate.daemon.v1.ShowSnapshotResponse.lineage:type_name -> hibernate.daemon.v1.Lineage
-	17, // 15: hibernate.daemon.v1.ShowSnapshotResponse.generation:type_name -> hibernate.daemon.v1.Generation
-	25, // 16: hibernate.daemon.v1.ShowSnapshotResponse.containers:type_name -> hibernate.daemon.v1.SnapshotContainer
-	26, // 17: hibernate.daemon.v1.ShowSnapshotResponse.files:type_name -> hibernate.daemon.v1.SnapshotFile
-	17, // 18: hibernate.daemon.v1.PinSnapshotResponse.generation:type_name -> hibernate.daemon.v1.Generation
-	17, // 19: hibernate.daemon.v1.SnapshotProgress.generation:type_name -> hibernate.daemon.v1.Generation
-	36, // 20: hibernate.daemon.v1.MoveResponse.moved:type_name -> hibernate.daemon.v1.Moved
-	0,  // 21: hibernate.daemon.v1.Daemon.List:input_type -> hibernate.daemon.v1.ListRequest
-	5,  // 22: hibernate.daemon.v1.Daemon.WhyAwake:input_type -> hibernate.daemon.v1.WhyAwakeRequest
-	7,  // 23: hibernate.daemon.v1.Daemon.Wakes:input_type -> hibernate.daemon.v1.WakesRequest
-	12, // 24: hibernate.daemon.v1.Daemon.Version:input_type -> hibernate.daemon.v1.VersionRequest
-	9,  // 25: hibernate.daemon.v1.Daemon.Node:input_type -> hibernate.daemon.v1.NodeRequest
-	15, // 26: hibernate.daemon.v1.Daemon.Snapshots:input_type -> hibernate.daemon.v1.SnapshotsRequest
-	18, // 27: hibernate.daemon.v1.Daemon.VerifySnapshot:input_type -> hibernate.daemon.v1.VerifySnapshotRequest
-	20, // 28: hibernate.daemon.v1.Daemon.CollectSnapshots:input_type -> hibernate.daemon.v1.CollectSnapshotsRequest
-	23, // 29: hibernate.daemon.v1.Daemon.ShowSnapshot:input_type -> hibernate.daemon.v1.ShowSnapshotRequest
-	27, // 30: hibernate.daemon.v1.Daemon.PinSnapshot:input_type -> hibernate.daemon.v1.PinSnapshotRequest
-	29, // 31: hibernate.daemon.v1.Daemon.RemoveSnapshot:input_type -> hibernate.daemon.v1.RemoveSnapshotRequest
-	31, // 32: hibernate.daemon.v1.Daemon.ExportSnapshot:input_type -> hibernate.daemon.v1.ExportSnapshotRequest
-	32, // 33: hibernate.daemon.v1.Daemon.ImportSnapshot:input_type -> hibernate.daemon.v1.ImportSnapshotRequest
-	34, // 34: hibernate.daemon.v1.Daemon.Move:input_type -> hibernate.daemon.v1.MoveRequest
-	37, // 35: hibernate.daemon.v1.Daemon.RewrapSnapshots:input_type -> hibernate.daemon.v1.RewrapSnapshotsRequest
-	1,  // 36: hibernate.daemon.v1.Daemon.List:output_type -> hibernate.daemon.v1.ListResponse
-	6,  // 37: hibernate.daemon.v1.Daemon.WhyAwake:output_type -> hibernate.daemon.v1.WhyAwakeResponse
-	8,  // 38: hibernate.daemon.v1.Daemon.Wakes:output_type -> hibernate.daemon.v1.WakesResponse
-	13, // 39: hibernate.daemon.v1.Daemon.Version:output_type -> hibernate.daemon.v1.VersionResponse
-	10, // 40: hibernate.daemon.v1.Daemon.Node:output_type -> hibernate.daemon.v1.NodeResponse
-	16, // 41: hibernate.daemon.v1.Daemon.Snapshots:output_type -> hibernate.daemon.v1.Lineage
-	19, // 42: hibernate.daemon.v1.Daemon.VerifySnapshot:output_type -> hibernate.daemon.v1.VerifySnapshotResponse
-	21, // 43: hibernate.daemon.v1.Daemon.CollectSnapshots:output_type -> hibernate.daemon.v1.Collection
-	24, // 44: hibernate.daemon.v1.Daemon.ShowSnapshot:output_type -> hibernate.daemon.v1.ShowSnapshotResponse
-	28, // 45: hibernate.daemon.v1.Daemon.PinSnapshot:output_type -> hibernate.daemon.v1.PinSnapshotResponse
-	30, // 46: hibernate.daemon.v1.Daemon.RemoveSnapshot:output_type -> hibernate.daemon.v1.RemoveSnapshotResponse
-	33, // 47: hibernate.daemon.v1.Daemon.ExportSnapshot:output_type -> hibernate.daemon.v1.SnapshotProgress
-	33, // 48: hibernate.daemon.v1.Daemon.ImportSnapshot:output_type -> hibernate.daemon.v1.SnapshotProgress
-	35, // 49: hibernate.daemon.v1.Daemon.Move:output_type -> hibernate.daemon.v1.MoveResponse
-	38, // 50: hibernate.daemon.v1.Daemon.RewrapSnapshots:output_type -> hibernate.daemon.v1.Rewrapped
-	36, // [36:51] is the sub-list for method output_type
-	21, // [21:36] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	45, // 6: hibernate.daemon.v1.WakesResponse.wakes:type_name -> hibernate.shim.v1.Transition
+	11, // 7: hibernate.daemon.v1.EventsResponse.events:type_name -> hibernate.daemon.v1.LoggedEvent
+	42, // 8: hibernate.daemon.v1.NodeResponse.facts:type_name -> hibernate.daemon.v1.NodeResponse.FactsEntry
+	14, // 9: hibernate.daemon.v1.NodeResponse.runscs:type_name -> hibernate.daemon.v1.Runsc
+	17, // 10: hibernate.daemon.v1.VersionResponse.store:type_name -> hibernate.daemon.v1.StoreCondition
+	3,  // 11: hibernate.daemon.v1.Lineage.copies:type_name -> hibernate.daemon.v1.Copies
+	20, // 12: hibernate.daemon.v1.Lineage.generations:type_name -> hibernate.daemon.v1.Generation
+	20, // 13: hibernate.daemon.v1.VerifySnapshotResponse.verified:type_name -> hibernate.daemon.v1.Generation
+	25, // 14: hibernate.daemon.v1.Collection.deleted:type_name -> hibernate.daemon.v1.Garbage
+	19, // 15: hibernate.daemon.v1.ShowSnapshotResponse.lineage:type_name -> hibernate.daemon.v1.Lineage
+	20, // 16: hibernate.daemon.v1.ShowSnapshotResponse.generation:type_name -> hibernate.daemon.v1.Generation
+	28, // 17: hibernate.daemon.v1.ShowSnapshotResponse.containers:type_name -> hibernate.daemon.v1.SnapshotContainer
+	29, // 18: hibernate.daemon.v1.ShowSnapshotResponse.files:type_name -> hibernate.daemon.v1.SnapshotFile
+	20, // 19: hibernate.daemon.v1.PinSnapshotResponse.generation:type_name -> hibernate.daemon.v1.Generation
+	20, // 20: hibernate.daemon.v1.SnapshotProgress.generation:type_name -> hibernate.daemon.v1.Generation
+	39, // 21: hibernate.daemon.v1.MoveResponse.moved:type_name -> hibernate.daemon.v1.Moved
+	0,  // 22: hibernate.daemon.v1.Daemon.List:input_type -> hibernate.daemon.v1.ListRequest
+	5,  // 23: hibernate.daemon.v1.Daemon.WhyAwake:input_type -> hibernate.daemon.v1.WhyAwakeRequest
+	7,  // 24: hibernate.daemon.v1.Daemon.Wakes:input_type -> hibernate.daemon.v1.WakesRequest
+	9,  // 25: hibernate.daemon.v1.Daemon.Events:input_type -> hibernate.daemon.v1.EventsRequest
+	15, // 26: hibernate.daemon.v1.Daemon.Version:input_type -> hibernate.daemon.v1.VersionRequest
+	12, // 27: hibernate.daemon.v1.Daemon.Node:input_type -> hibernate.daemon.v1.NodeRequest
+	18, // 28: hibernate.daemon.v1.Daemon.Snapshots:input_type -> hibernate.daemon.v1.SnapshotsRequest
+	21, // 29: hibernate.daemon.v1.Daemon.VerifySnapshot:input_type -> hibernate.daemon.v1.VerifySnapshotRequest
+	23, // 30: hibernate.daemon.v1.Daemon.CollectSnapshots:input_type -> hibernate.daemon.v1.CollectSnapshotsRequest
+	26, // 31: hibernate.daemon.v1.Daemon.ShowSnapshot:input_type -> hibernate.daemon.v1.ShowSnapshotRequest
+	30, // 32: hibernate.daemon.v1.Daemon.PinSnapshot:input_type -> hibernate.daemon.v1.PinSnapshotRequest
+	32, // 33: hibernate.daemon.v1.Daemon.RemoveSnapshot:input_type -> hibernate.daemon.v1.RemoveSnapshotRequest
+	34, // 34: hibernate.daemon.v1.Daemon.ExportSnapshot:input_type -> hibernate.daemon.v1.ExportSnapshotRequest
+	35, // 35: hibernate.daemon.v1.Daemon.ImportSnapshot:input_type -> hibernate.daemon.v1.ImportSnapshotRequest
+	37, // 36: hibernate.daemon.v1.Daemon.Move:input_type -> hibernate.daemon.v1.MoveRequest
+	40, // 37: hibernate.daemon.v1.Daemon.RewrapSnapshots:input_type -> hibernate.daemon.v1.RewrapSnapshotsRequest
+	1,  // 38: hibernate.daemon.v1.Daemon.List:output_type -> hibernate.daemon.v1.ListResponse
+	6,  // 39: hibernate.daemon.v1.Daemon.WhyAwake:output_type -> hibernate.daemon.v1.WhyAwakeResponse
+	8,  // 40: hibernate.daemon.v1.Daemon.Wakes:output_type -> hibernate.daemon.v1.WakesResponse
+	10, // 41: hibernate.daemon.v1.Daemon.Events:output_type -> hibernate.daemon.v1.EventsResponse
+	16, // 42: hibernate.daemon.v1.Daemon.Version:output_type -> hibernate.daemon.v1.VersionResponse
+	13, // 43: hibernate.daemon.v1.Daemon.Node:output_type -> hibernate.daemon.v1.NodeResponse
+	19, // 44: hibernate.daemon.v1.Daemon.Snapshots:output_type -> hibernate.daemon.v1.Lineage
+	22, // 45: hibernate.daemon.v1.Daemon.VerifySnapshot:output_type -> hibernate.daemon.v1.VerifySnapshotResponse
+	24, // 46: hibernate.daemon.v1.Daemon.CollectSnapshots:output_type -> hibernate.daemon.v1.Collection
+	27, // 47: hibernate.daemon.v1.Daemon.ShowSnapshot:output_type -> hibernate.daemon.v1.ShowSnapshotResponse
+	31, // 48: hibernate.daemon.v1.Daemon.PinSnapshot:output_type -> hibernate.daemon.v1.PinSnapshotResponse
+	33, // 49: hibernate.daemon.v1.Daemon.RemoveSnapshot:output_type -> hibernate.daemon.v1.RemoveSnapshotResponse
+	36, // 50: hibernate.daemon.v1.Daemon.ExportSnapshot:output_type -> hibernate.daemon.v1.SnapshotProgress
+	36, // 51: hibernate.daemon.v1.Daemon.ImportSnapshot:output_type -> hibernate.daemon.v1.SnapshotProgress
+	38, // 52: hibernate.daemon.v1.Daemon.Move:output_type -> hibernate.daemon.v1.MoveResponse
+	41, // 53: hibernate.daemon.v1.Daemon.RewrapSnapshots:output_type -> hibernate.daemon.v1.Rewrapped
+	38, // [38:54] is the sub-list for method output_type
+	22, // [22:38] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_api_daemon_v1_daemon_proto_init() }
@@ -3063,7 +3347,7 @@ func file_api_daemon_v1_daemon_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_daemon_v1_daemon_proto_rawDesc), len(file_api_daemon_v1_daemon_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   40,
+			NumMessages:   43,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

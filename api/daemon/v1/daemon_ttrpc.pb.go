@@ -11,6 +11,7 @@ type TTRPCDaemonService interface {
 	List(context.Context, *ListRequest) (*ListResponse, error)
 	WhyAwake(context.Context, *WhyAwakeRequest) (*WhyAwakeResponse, error)
 	Wakes(context.Context, *WakesRequest) (*WakesResponse, error)
+	Events(context.Context, *EventsRequest) (*EventsResponse, error)
 	Version(context.Context, *VersionRequest) (*VersionResponse, error)
 	Node(context.Context, *NodeRequest) (*NodeResponse, error)
 	Snapshots(context.Context, *SnapshotsRequest, TTRPCDaemon_SnapshotsServer) error
@@ -140,6 +141,13 @@ func RegisterTTRPCDaemonService(srv *ttrpc.Server, svc TTRPCDaemonService) {
 				}
 				return svc.Wakes(ctx, &req)
 			},
+			"Events": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req EventsRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Events(ctx, &req)
+			},
 			"Version": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
 				var req VersionRequest
 				if err := unmarshal(&req); err != nil {
@@ -262,6 +270,7 @@ type TTRPCDaemonClient interface {
 	List(context.Context, *ListRequest) (*ListResponse, error)
 	WhyAwake(context.Context, *WhyAwakeRequest) (*WhyAwakeResponse, error)
 	Wakes(context.Context, *WakesRequest) (*WakesResponse, error)
+	Events(context.Context, *EventsRequest) (*EventsResponse, error)
 	Version(context.Context, *VersionRequest) (*VersionResponse, error)
 	Node(context.Context, *NodeRequest) (*NodeResponse, error)
 	Snapshots(context.Context, *SnapshotsRequest) (TTRPCDaemon_SnapshotsClient, error)
@@ -305,6 +314,14 @@ func (c *ttrpcdaemonClient) WhyAwake(ctx context.Context, req *WhyAwakeRequest) 
 func (c *ttrpcdaemonClient) Wakes(ctx context.Context, req *WakesRequest) (*WakesResponse, error) {
 	var resp WakesResponse
 	if err := c.client.Call(ctx, "hibernate.daemon.v1.Daemon", "Wakes", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *ttrpcdaemonClient) Events(ctx context.Context, req *EventsRequest) (*EventsResponse, error) {
+	var resp EventsResponse
+	if err := c.client.Call(ctx, "hibernate.daemon.v1.Daemon", "Events", req, &resp); err != nil {
 		return nil, err
 	}
 	return &resp, nil

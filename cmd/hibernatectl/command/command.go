@@ -62,7 +62,7 @@ func newRoot(now func() time.Time) *cobra.Command {
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.AddCommand(newList(o), newHibernate(o), newWake(o), newInspect(o), newWhyAwake(o), newFork(o), newMove(o), newPool(o),
 		newDrain(o), newCordon(o), newUncordon(o), newExportRootfs(o), newLease(o), newOrphans(o), newSnapshots(o), newNode(o), newVersion(o),
-		newFreeze(o), newUnfreeze(o), newWhySlow(o), newDoctor(o))
+		newFreeze(o), newUnfreeze(o), newWhySlow(o), newDoctor(o), newEvents(o))
 	o.completeWorkloads(root)
 	return root
 }

@@ -56,3 +56,17 @@ func (t table) row(cells ...string) {
 }
 
 func (t table) flush() error { return t.w.Flush() }
+
+// toJSONLine writes a message on one line.
+func toJSONLine(m proto.Message) ([]byte, error) {
+	raw, err := toJSON(m)
+	if err != nil {
+		return nil, err
+	}
+	var line bytes.Buffer
+	if err := json.Compact(&line, raw); err != nil {
+		return nil, fmt.Errorf("encode the answer: %w", err)
+	}
+	line.WriteByte('\n')
+	return line.Bytes(), nil
+}
