@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"context"
 	"errors"
 	"maps"
 	"os"
@@ -242,5 +243,41 @@ func TestCleanUpOfAMemberWhoseShimLives(t *testing.T) {
 	}
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the member's files are there: %v", err)
+	}
+}
+
+// A pod that is made anew wakes with the last of the containers that sleep, in the snapshot's order, and by nothing else; one that the snapshot has not ends the waiting.
+func TestAPodGathers(t *testing.T) {
+	w := pod(t, "b", "a", "c")
+	w.state, w.joined = lifecycle.Asleep, nil
+	g := &gathering{taken: make([]*Container, 2), over: make(chan struct{})}
+	for _, c := range w.containers[1:] {
+		c.state, c.member.inside = lifecycle.Created, false
+	}
+	for _, name := range []string{"a", "b"} {
+		digest, err := snapshot.SpecDigest(w.containers[1].member.spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		g.places = append(g.places, snapshot.Container{Name: name, SpecDigest: digest})
+	}
+	w.gathering = g
+	if placed, err := w.takePlace(t.Context(), w.containers[1]); !placed || err != nil {
+		t.Fatal(placed, err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if _, err := w.Wake(ctx, byPacket, ""); !errors.Is(err, context.DeadlineExceeded) || w.state != lifecycle.Asleep {
+		t.Errorf("a packet: %v, and the pod is %s", err, w.state)
+	}
+	if placed, err := w.takePlace(t.Context(), w.containers[3]); placed || err != nil || w.gathering != nil {
+		t.Errorf("one that the snapshot has not: %v, %v", placed, err)
+	}
+	w.gathering, g.over, w.stopping = g, make(chan struct{}), true // no wake begins
+	if placed, err := w.takePlace(t.Context(), w.containers[2]); !placed || !errors.Is(err, ErrKilled) {
+		t.Errorf("the last: %v, %v", placed, err)
+	}
+	if in := w.inside(); len(in) != 2 || in[0].ID != "a" || in[1].ID != "b" {
+		t.Errorf("the order is %v", in)
 	}
 }
