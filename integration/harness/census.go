@@ -141,6 +141,7 @@ func (w *World) countFiles(context.Context) ([]string, error) {
 			strings.Contains(f, "/run/netns/") || strings.Contains(f, "/root/run/mount/")
 	})
 	workloads, err := filepath.Glob(filepath.Join(w.DataDir(), "*", "*"))
+	workloads = slices.DeleteFunc(workloads, func(f string) bool { return filepath.Base(filepath.Dir(f)) == ".events" }) // the daemon's log
 	return append(all, workloads...), err
 }
 
