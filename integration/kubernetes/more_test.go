@@ -225,32 +225,3 @@ func testRestarts(t *testing.T, c *Cluster) {
 		t.Errorf("the containers were %s and are %s", restarts, now)
 	}
 }
-
-// A pod with an identity that goes to sleep when it is stopped goes on where it was in the pod that is made after it.
-func testIdentity(t *testing.T, c *Cluster) {
-	t.Cleanup(func() { // what it sleeps with stays for the next of its identity
-		left, _ := filepath.Glob(filepath.Join(c.DataDir(), "*", "*"))
-		for _, dir := range left {
-			_, _ = c.Output(detached(t), "hibernatectl", "--config", c.ConfigFile(), "orphans", "rm", "--force", dir) // unless a shim uses it
-		}
-	})
-	template := labelled("known")
-	template["annotations"] = object{"io.containerd.hibernate/identity": "known", "io.containerd.hibernate/on-stop": "hibernate"}
-	c.applied(t, object{"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": labelled("known"), "spec": object{
-		"replicas": 1, "serviceName": "known", "selector": object{"matchLabels": object{"app": "known"}},
-		"template": object{"metadata": template, "spec": podSpec(nil, server(nil))},
-	}})
-	p := c.pod(t, "known")
-	p.Grow()
-	p.Count()
-	p.HangUp()
-	before := p.field("{.metadata.uid}")
-	p.tells("delete", "pod", p.name, "--timeout=25s")
-	eventually(t, "the set makes its pod again", func() bool {
-		uid, err := c.Kubectl(t.Context(), "get", "pod", p.name, "--output", "jsonpath={.metadata.uid}")
-		return err == nil && uid != before
-	})
-	next := c.pod(t, "known")
-	next.Follows(p)
-	next.GoesOn()
-}

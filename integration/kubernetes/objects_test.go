@@ -103,11 +103,6 @@ func (c *Cluster) pod(t *testing.T, app string) *pod {
 	return p
 }
 
-// Follows says that the pod's server goes on from where another one's was.
-func (p *pod) Follows(o *pod) {
-	p.Server = known.Follow(p.t, o.Server, p.c.World, p.ID, p.Pod)
-}
-
 // Sleep puts the pod to sleep, again and again for as long as somebody uses it, as kubelet does with a probe.
 func (p *pod) Sleep() {
 	p.t.Helper()
@@ -153,6 +148,12 @@ func (p *pod) state() string {
 func (p *pod) since() string {
 	p.t.Helper()
 	return p.field(`{.status.conditions[?(@.type=="Ready")]}` + ` {.status.containerStatuses[*].restartCount}`)
+}
+
+// unhealthy is what Kubernetes tells of probes that failed, as some do before the server listens.
+func (p *pod) unhealthy() string {
+	p.t.Helper()
+	return p.tells("get", "events", "--field-selector", "reason=Unhealthy,involvedObject.name="+p.name, "--output", "jsonpath={range .items[*]}{.count} {.message}; {end}")
 }
 
 // stays is that nothing of the pod has changed, as Kubernetes sees it.
