@@ -18,7 +18,7 @@ func TestPortForward(t *testing.T) {
 	n := newNode(t, "testserver")
 	pod, _ := n.pod("forwarded")
 	n.serves(pod)
-	n.must("hibernatectl", "--config", n.ConfigFile(), "hibernate", namespace+"/"+pod)
+	n.hibernate(pod) // once containerd has closed what it forwarded
 	n.serves(pod)
 	if said := n.must("hibernatectl", "--config", n.ConfigFile(), "inspect", namespace+"/"+pod); !strings.Contains(said, "port-forward") {
 		t.Errorf("nothing is said of a wake by port-forward: %s", said)
