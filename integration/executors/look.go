@@ -193,7 +193,7 @@ func (r *run) excused(s Setback, line string) {
 	}
 	for i, n := range r.nodes {
 		of, count, nonce, ok := r.ledger.asleep(i, s.Beat.At)
-		if ok && nonce == s.Before.Nonce && count > s.Beat.N && !n.keeps(r.identity, of) && !r.inStore(of) {
+		if ok && !r.ended[i] && nonce == s.Before.Nonce && count > s.Beat.N && !n.keeps(r.identity, of) && !r.inStore(of) {
 			r.lost("%s: and snapshot %d of epoch %d, with beat %d, with which it slept on %s, is nowhere: %s", s, of.sequence, of.epoch, count, n.name, line)
 		}
 	}

@@ -62,6 +62,7 @@ type run struct {
 	thaws  []Thaw
 	bodies [2]body
 	forks  []fork
+	ended  [2]bool // a sleeper was deleted there, which ends the workload on that node, snapshot and all
 }
 
 // body is what was done to a node, and isn't mended yet.
@@ -175,6 +176,11 @@ func (r *run) remove(ctx context.Context, b *box) error {
 	ctx, cancel := context.WithTimeout(ctx, cmdLimit)
 	defer cancel()
 	n := r.nodes[b.node]
+	if b.identity == r.identity && r.state(ctx, b) == "asleep" {
+		r.mu.Lock()
+		r.ended[b.node] = true
+		r.mu.Unlock()
+	}
 	if err := n.Remove(ctx, b.id); err != nil {
 		return err
 	}
