@@ -112,13 +112,19 @@ func (r *run) awake(ctx context.Context) (found *box) {
 			if r.state(ctx, b) != "awake" {
 				continue
 			}
-			if found != nil && r.state(ctx, found) == "awake" {
+			if found != nil && r.bothAwake(ctx, found, b) {
 				r.out.Doubles = append(r.out.Doubles, fmt.Sprintf("%s and %s both say that they are awake", found.id, b.id))
 			}
 			found = b
 		}
 	}
 	return found
+}
+
+// bothAwake says whether two containers are awake for longer than a node needs that was stopped, and goes on.
+func (r *run) bothAwake(ctx context.Context, a, b *box) bool {
+	sleep(ctx, lastWord)
+	return r.state(ctx, a) == "awake" && r.state(ctx, b) == "awake"
 }
 
 // verdict asks the witness.
