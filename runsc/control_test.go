@@ -20,11 +20,15 @@ func sandboxOf(t *testing.T, answer func(method, arg string) (string, bool)) (*C
 	if err := os.Mkdir(root, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	short := filepath.Join(os.TempDir(), filepath.Base(t.TempDir())+t.Name()[:4])
+	dir, err := os.MkdirTemp("", "h") // t.TempDir's is too long
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	short := filepath.Join(dir, "s")
 	if err := os.Symlink(root, short); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = os.Remove(short) })
 	l, err := net.Listen("unix", filepath.Join(short, "runsc-"+id+".sock"))
 	if err != nil {
 		t.Fatal(err)

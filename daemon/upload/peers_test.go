@@ -368,7 +368,7 @@ func TestDiesWhileItClaims(t *testing.T) {
 		r, err = cb.claim()
 		return err == nil
 	})
-	if r.Epoch != 2 || !r.Whole || r.Received == "" {
+	if r.Epoch != 2 && r.Epoch != 3 || !r.Whole || r.Received == "" { // 3 where the shim asked before the daemon had found its claim
 		t.Fatalf("%+v", r)
 	}
 	if m := cb.takesIn(); m.Sequence != 1 {
