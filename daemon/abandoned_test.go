@@ -126,6 +126,9 @@ func TestHungShimsSandbox(t *testing.T) {
 			}
 			helpers := len(children(t, shim.Process.Pid))
 			_ = syscall.Kill(shim.Process.Pid, syscall.SIGSTOP)
+			for !isStopped(t, shim.Process.Pid) { // until then it may yet see to a child's end
+				time.Sleep(time.Millisecond)
+			}
 			start, err := handover.StartTime(shim.Process.Pid)
 			if err != nil {
 				t.Fatal(err)
@@ -149,6 +152,15 @@ func TestHungShimsSandbox(t *testing.T) {
 			}
 		})
 	}
+}
+
+func isStopped(t *testing.T, pid int) bool {
+	t.Helper()
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Contains(string(stat), ") T ")
 }
 
 // children are a process's, zombies included.
