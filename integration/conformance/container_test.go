@@ -238,7 +238,7 @@ func (c *container) sleep() {
 	}
 }
 
-// rise wakes a container that naps: input alone doesn't.
+// rise wakes a container that naps, or waits until it has woken.
 func (c *container) rise() {
 	c.t.Helper()
 	if !c.mood.asleep {

@@ -16,6 +16,7 @@ func TestStreams(t *testing.T) {
 	n := newNode(t, nil)
 	moods(t, func(t *testing.T, m mood) {
 		check(t, "round trip", func(t *testing.T) { roundTrip(t, n, m) })
+		check(t, "input wakes", func(t *testing.T) { inputWakes(t, n, m) })
 		check(t, "20 MiB", func(t *testing.T) { bulk(t, n, m) })
 		check(t, "input detached and attached again", func(t *testing.T) { reattach(t, n, m) })
 		check(t, "output, then exit", func(t *testing.T) { outputThenExit(t, n, m) })
@@ -41,7 +42,7 @@ func roundTrip(t *testing.T, n *node, m mood) {
 		c.nap()
 		line := fmt.Sprintf("line %d\n", i)
 		want += line
-		c.say(line) // what is said to a sleeper is kept for it
+		c.say(line) // what is said to a sleeper is kept for it, and wakes it
 		c.rise()
 		c.hear(want)
 	}
@@ -55,6 +56,22 @@ func roundTrip(t *testing.T, n *node, m mood) {
 	if c.out.text() != want || c.errs.text() != want {
 		t.Fatalf("output %q, errors %q; want %q of both", c.out.text(), c.errs.text(), want)
 	}
+}
+
+// inputWakes has nothing but input and its end wake a sleeper.
+func inputWakes(t *testing.T, n *node, m mood) {
+	c := n.run(t, m, options{stdin: true, args: []string{"sh", "-c", "while read l; do echo $l; done; exit 9"}})
+	want := ""
+	for i := range 2 {
+		c.nap()
+		line := fmt.Sprintf("word %d\n", i)
+		want += line
+		c.say(line)
+		c.hear(want)
+	}
+	c.nap()
+	c.closeIO()
+	c.wantExit("", 9)
 }
 
 // bulk sends 20 MiB through, with a nap in the middle.

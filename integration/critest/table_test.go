@@ -35,5 +35,4 @@ var skipped = map[string]string{
 // awake has, in the same way, what is not asked where pods sleep whenever nobody calls.
 var awake = map[string]string{
 	"reopening container log": "it waits for what a program writes by itself, each second: a sleeper writes nothing until somebody calls",
-	"support attach":          "it writes to a sleeper's standard input, which wakes nobody",
 }

@@ -32,8 +32,8 @@ func testAttach(t *testing.T, c *Cluster) {
 	}
 	tell("first", "told first\n")
 	p.Sleep()
-	p.GoesOn() // what is written into a pipe wakes nobody
-	tell("second", "told second\n")
+	tell("second", "told second\n") // which wakes it
+	p.GoesOn()
 }
 
 // kubectl cp takes a file out, and puts one in.

@@ -147,7 +147,7 @@ func mountAll(mounts []*types.Mount, at string) error {
 func (w *Workload) openStdio(ctx context.Context, req CreateRequest, u *undo.Stack) error {
 	c := &Container{
 		ID: w.opts.ID, Bundle: w.opts.Bundle, Terminal: req.Terminal, ended: make(chan struct{}),
-		Stdio: w.withLogger(w.opts.ID, stdio.Config{Stdin: req.Stdin, Stdout: req.Stdout, Stderr: req.Stderr, Terminal: req.Terminal}),
+		Stdio: w.withLogger(w.opts.ID, stdio.Config{Stdin: req.Stdin, Stdout: req.Stdout, Stderr: req.Stderr, Terminal: req.Terminal, OnInput: w.inputCame}),
 		execs: make(map[string]*Exec), state: lifecycle.Created,
 	}
 	relay, err := stdio.Open(ctx, c.Stdio)

@@ -45,6 +45,7 @@ func (w *Workload) blockers(manual bool) []*shimv1.Reason {
 	add(w.anyPaused(), "paused", "a user paused the container")
 	add(w.loading != nil, "loading", "its memory is still being loaded after a wake")
 	add(w.busy > 0, "busy", "a request of containerd's is being served")
+	add(w.toldNow(), byInput, "its standard input was written to a moment ago, and not read yet")
 	if n := w.busyExecs(); n > 0 {
 		add(true, "exec", fmt.Sprintf("processes started by exec run in it (%d), and would not survive a restore", n))
 	}

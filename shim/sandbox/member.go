@@ -38,7 +38,7 @@ func (w *Workload) AddContainer(ctx context.Context, id, bundle string, req Crea
 	}
 	c := &Container{
 		ID: id, Bundle: bundle, Terminal: req.Terminal, ended: make(chan struct{}), execs: make(map[string]*Exec), state: lifecycle.Created,
-		Stdio: w.withLogger(id, stdio.Config{Stdin: req.Stdin, Stdout: req.Stdout, Stderr: req.Stderr, Terminal: req.Terminal}),
+		Stdio: w.withLogger(id, stdio.Config{Stdin: req.Stdin, Stdout: req.Stdout, Stderr: req.Stderr, Terminal: req.Terminal, OnInput: w.inputCame}),
 		member: &member{
 			name: spec.Annotations[containerNameAnnotation], spec: spec, image: imageName(spec), hooks: spec.Hooks, places: places{bundle},
 			dir: memberDir(w.config.RunDir, w.opts.Namespace, w.opts.ID, id), left: make(chan struct{}),

@@ -114,9 +114,9 @@ func (w *Workload) Resume(ctx context.Context, id string) error {
 	}
 	w.mu.Lock()
 	next, err := c.state.Next(lifecycle.Resume)
-	asleep, packet, signals := w.pausedSleeper(), w.knocked, len(w.signals) > 0
+	asleep, knocked, signals := w.pausedSleeper(), w.knocked, len(w.signals) > 0
 	if err == nil && asleep {
-		c.state, w.knocked = next, false
+		c.state, w.knocked = next, ""
 		close(w.resumed)
 		w.resumed = nil
 		w.announce(nil)
@@ -126,7 +126,7 @@ func (w *Workload) Resume(ctx context.Context, id string) error {
 		return err
 	}
 	if asleep {
-		return w.wakeForKept(ctx, signals, packet)
+		return w.wakeForKept(ctx, signals, knocked)
 	}
 	if err := w.resumeSandbox(context.WithoutCancel(ctx)); err != nil { // one that was cut short may have resumed it
 		return err
@@ -137,8 +137,8 @@ func (w *Workload) Resume(ctx context.Context, id string) error {
 	return w.deliverKept(ctx)
 }
 
-// wakeForKept wakes a sleeper that was resumed when signals or a packet came during the pause.
-func (w *Workload) wakeForKept(ctx context.Context, signals, packet bool) error {
+// wakeForKept wakes a sleeper that was resumed when signals, a packet or input came during the pause.
+func (w *Workload) wakeForKept(ctx context.Context, signals bool, knocked string) error {
 	if signals {
 		release, err := w.hold(ctx, "signal")
 		if err != nil {
@@ -147,8 +147,11 @@ func (w *Workload) wakeForKept(ctx context.Context, signals, packet bool) error 
 		defer release()
 		return w.deliverKept(ctx)
 	}
-	if packet {
+	switch knocked {
+	case byPacket:
 		go w.packet(context.WithoutCancel(ctx))
+	case byInput:
+		w.inputCame()
 	}
 	return nil
 }

@@ -26,7 +26,7 @@ func TestPausedSleeper(t *testing.T) {
 				t.Errorf("a wake by %s: %v", why, err)
 			}
 		}
-		if !w.knocked {
+		if w.knocked != byPacket {
 			t.Error("the packet was forgotten")
 		}
 		ctx, leave := context.WithCancel(t.Context())
@@ -38,7 +38,12 @@ func TestPausedSleeper(t *testing.T) {
 		if err := <-left; !errors.Is(err, context.Canceled) {
 			t.Errorf("who left: %v", err)
 		}
-		w.knocked, w.killed = false, true // a wake that begins tells by that it can't
+		w.inputCame()
+		synctest.Wait()
+		if w.knocked != byInput || w.inputWakes {
+			t.Error("the input was forgotten, or its wake waits")
+		}
+		w.knocked, w.killed = "", true // a wake that begins tells by that it can't
 		if err := w.Resume(t.Context(), "c"); err != nil {
 			t.Fatal(err)
 		}

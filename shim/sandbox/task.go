@@ -100,13 +100,17 @@ func (w *Workload) Resize(id, exec string, width, height uint16) error {
 	return relay.Resize(width, height)
 }
 
-// CloseStdin ends the standard input. A sleeping process sees it when it wakes: its pipe lives through sleep.
+// CloseStdin ends the standard input. A sleeping container is woken for it, as for any input.
 func (w *Workload) CloseStdin(id, exec string) error {
 	relay, err := w.relay(id, exec)
 	if err != nil || relay == nil {
 		return err
 	}
-	return relay.CloseStdin()
+	err = relay.CloseStdin()
+	if err == nil && exec == "" && relay.HasInput() {
+		w.inputCame()
+	}
+	return err
 }
 
 func (w *Workload) relay(id, exec string) (*stdio.Relay, error) {

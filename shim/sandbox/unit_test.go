@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -18,6 +19,7 @@ import (
 	"github.com/hibernate-runtime/hibernate/internal/config"
 	"github.com/hibernate-runtime/hibernate/runsc"
 	"github.com/hibernate-runtime/hibernate/shim/lifecycle"
+	"github.com/hibernate-runtime/hibernate/shim/stdio"
 )
 
 // bare is a workload of one running container that owns nothing outside its memory.
@@ -30,6 +32,29 @@ func bare() *Workload {
 	}
 	w.containers = []*Container{{ID: "c", state: lifecycle.Running, execs: map[string]*Exec{}, ended: make(chan struct{})}}
 	return w
+}
+
+// tell writes to the standard input of a workload's container, which nobody reads.
+func tell(t *testing.T, w *Workload) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "stdin")
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	came := make(chan struct{}, 1)
+	relay, err := stdio.Open(t.Context(), stdio.Config{Stdin: path, OnInput: func() { came <- struct{}{} }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = relay.Finish(context.Background()) })
+	if relay.Unread() {
+		t.Error("it has something to read before it was told anything")
+	}
+	w.root().relay = relay
+	if err := os.WriteFile(path, []byte("a word"), 0); err != nil {
+		t.Fatal(err)
+	}
+	<-came
 }
 
 func codes(reasons []*shimv1.Reason) string {
@@ -53,6 +78,8 @@ func TestBlockers(t *testing.T) {
 		"paused":          {func(w *Workload) { w.root().state = lifecycle.Paused }, "paused", "paused"},
 		"created":         {func(w *Workload) { w.root().state = lifecycle.Created }, "not-started", "not-started"},
 		"stopped":         {func(w *Workload) { w.root().state = lifecycle.Stopped }, "stopped", "stopped"},
+		"just told":       {func(w *Workload) { tell(t, w); w.inputCame() }, "no-network input", "input"},
+		"told before":     {func(w *Workload) { tell(t, w); w.lastInput = time.Now().Add(-inputTime) }, "no-network", ""},
 		"busy":            {func(w *Workload) { w.busy = 1 }, "no-network busy", "busy"},
 		"a live exec":     {func(w *Workload) { w.root().execs["e"] = &Exec{started: true, since: time.Now()} }, "no-network exec", "exec"},
 		"a silent exec":   {func(w *Workload) { w.root().execs["e"] = &Exec{started: true, since: time.Now().Add(-time.Hour)} }, "no-network", ""},

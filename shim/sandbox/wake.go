@@ -36,7 +36,9 @@ func (w *Workload) Wake(ctx context.Context, why, id string) (*shimv1.Transition
 		t := w.transition
 		if w.pausedSleeper() {
 			resumed := w.resumed
-			w.knocked = w.knocked || why == byPacket
+			if why == byPacket || why == byInput {
+				w.knocked = why
+			}
 			w.mu.Unlock()
 			if err := w.awaitResume(ctx, why, resumed); err != nil {
 				return nil, err

@@ -118,7 +118,9 @@ type Workload struct {
 	// A checkpoint is being written; closed when it is done, nil without one.
 	checkpointing chan struct{}
 	resumed       chan struct{} // closed when a sleeper that a user paused is resumed; nil when there is none
-	knocked       bool          // a packet came for such a one
+	knocked       string        // what came for such a one: a packet, or input
+	lastInput     time.Time     // a client wrote to a standard input
+	inputWakes    bool          // somebody wakes it for that
 	ports         []uint16      // of TCP, that it listens on; nil while they are not known
 	only4         []uint16      // those of ports that take no IPv6
 	gate          string

@@ -3,6 +3,8 @@ package stdio
 import (
 	"os"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // LastUse is when something was last written to any of the streams, by either
@@ -33,4 +35,20 @@ func (r *Relay) ends() []*os.File {
 		all = append(all, r.terminal.in.File)
 	}
 	return all
+}
+
+// HasInput is true when the process was given a standard input that is no terminal.
+func (r *Relay) HasInput() bool { return r.in != nil }
+
+// Unread is true while there is something in the standard input that the process has not read. Of a terminal's it is not known.
+func (r *Relay) Unread() bool {
+	if !r.HasInput() {
+		return false
+	}
+	n := 0
+	conn, err := r.in.sandbox.SyscallConn()
+	if err == nil {
+		err = conn.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
+	}
+	return err == nil && n > 0
 }
