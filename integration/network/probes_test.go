@@ -146,8 +146,8 @@ func TestKubeletsProbesByGRPCWakeNothing(t *testing.T) {
 	})
 	f.sleep()
 	before := f.status()
-	if status, err := f.checksHealth("somebody/1", 10*time.Second); err == nil { // the server knows no gRPC
-		t.Errorf("somebody else is told %s", status)
+	if status, err := f.checksHealth("somebody/1", longWait); err != nil || status != health.HealthCheckResponse_SERVING { // by the server itself
+		t.Errorf("somebody else is told %s, %v", status, err)
 	}
 	f.wakes(before)
 }
